@@ -1,0 +1,4 @@
+//! spend-ledger: the ledger that a company puts between its workers and every
+//! provider it pays.
+
+pub mod model;
