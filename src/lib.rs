@@ -2,3 +2,4 @@
 //! provider it pays.
 
 pub mod model;
+pub mod policy;
