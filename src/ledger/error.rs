@@ -1,0 +1,52 @@
+//! What can go wrong in a verb: a refusal, or the world.
+
+use crate::model::Refusal;
+
+/// Why a verb has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A rule said no. Nothing was changed.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The database cannot be reached, or cannot write. If a statement had been
+    /// sent, its outcome is not known.
+    #[error("the database is not available: {0}")]
+    Unavailable(String),
+    /// All connections of this process are busy. Nothing was sent.
+    #[error("all database connections are busy")]
+    Overloaded,
+    /// The request's deadline passed. If a statement had been sent, its outcome
+    /// is not known.
+    #[error("the deadline passed: {0}")]
+    DeadlineExceeded(&'static str),
+    /// The database holds, or says, what it never should.
+    #[error("unexpected: {0}")]
+    Unexpected(String),
+}
+
+/// What an SQLSTATE or a driver error means for the caller.
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::Database(reported) => {
+                let code = reported.code().unwrap_or_default().into_owned();
+                match code.as_str() {
+                    // statement_timeout, lock_timeout
+                    "57014" | "55P03" => Self::DeadlineExceeded("a statement took too long"),
+                    // Serialization failures and deadlocks that outlived their
+                    // retries; read-only; shutting down; out of resources.
+                    "40001" | "40P01" | "25006" | "57P01" | "57P02" | "57P03" => Self::Unavailable(error.to_string()),
+                    code if code.starts_with("08") || code.starts_with("53") => Self::Unavailable(error.to_string()),
+                    _ => Self::Unexpected(error.to_string()),
+                }
+            }
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::Protocol(_) => Self::Unavailable(error.to_string()),
+            _ => Self::Unexpected(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+-- Extend: raise ceilings, each if every enforcing budget of the reservation has
+-- room for the difference. The new ceiling is absolute, so repeating it changes
+-- nothing. Charged to the reservation's own periods, also when they have ended.
+--
+-- Lock order: reservations by id, then budget periods by id. Every new value is
+-- computed from the locked rows. The policy in force is read from its tables in
+-- the same statement: what has been retired takes nothing new.
+with ask as materialized (
+    select *
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::numeric[], $5::text[])
+         with ordinality as ask (account, id, token, ceiling, actor, n)),
+-- What is locked is named by arrays, never by a join or an IN (SELECT): when a
+-- row had to be waited for, the recheck of such a join can lose it.
+locked_reservation as materialized (
+    select r
+    from reservation r
+    where r.account = any ($1) and r.id = any ($2)
+    order by r.id
+    for no key update of r),
+locked as materialized (
+    select a.n, a.token, a.ceiling, a.actor, l.r
+    from ask a
+    join locked_reservation l on (l.r).account = a.account and (l.r).id = a.id),
+period as materialized (
+    select p.*
+    from budget_period p
+    where p.account = any (array(select (l.r).account from locked l) || ''::text)
+      and p.id = any (array(select unnest((l.r).period_ids) from locked l))
+    order by p.id
+    for no key update of p),
+-- Read after the last lock was granted: the count comes first, and must be all.
+decided_at as materialized (
+    select all_of(count(*), (select count(distinct id) from locked l cross join unnest((l.r).period_ids) id)) as periods,
+           ledger_clock() as at
+    from period),
+-- The budgets of each reservation as the policy in force has them.
+charge as materialized (
+    select l.n, p.account as owner, p.id as period_id, p.budget, p.member, p.limit_units, p.available,
+           p.reserved, p.reserved + p.liability as held, p.ends_at, p.closed_at,
+           coalesce(b.mode, o.mode) as mode,
+           (b.name is not null and b.retired_at is null) or (o.name is not null and o.retired_at is null) as in_force
+    from locked l
+    join period p on p.id = any ((l.r).period_ids)
+    left join account a on p.account <> '' and a.name = p.account
+    left join budget b on b.plan = a.plan and b.name = p.budget
+    left join pool o on p.account = '' and o.name = p.budget),
+wanted as materialized (
+    select l.n, l.r,
+           greatest(l.ceiling, (l.r).ceiling) as ceiling,
+           held_units('active', l.ceiling, (l.r).settled,
+                      (l.r).in_flight + (l.r).unknown_units + (l.r).stated_outstanding)
+               - (l.r).reserved - (l.r).liability as units,
+           o.max_units,
+           case
+               when (l.r).attempt_token is distinct from l.token then 'stale_attempt'
+               when (l.r).state <> 'active' then 'not_active'
+               when l.ceiling <= (l.r).ceiling then 'unchanged'
+               when o.retired_at is not null then 'unknown_operation'
+               when a.retired_at is not null then 'unknown_account'
+               when exists (select from charge c where c.n = l.n and not c.in_force) then 'no_budget'
+               when exists (select from charge c where c.n = l.n and c.closed_at is not null) then 'period_closed'
+               when o.mode = 'enforce' and l.ceiling > o.max_units then 'too_expensive'
+               when exists (select
+                            from charge c
+                            where c.n = l.n and c.mode = 'enforce' and c.limit_units > 0
+                              and l.ceiling > c.limit_units) then 'over_a_whole_period'
+               else 'fits'
+           end as outcome
+    from locked l
+    join operation o on o.name = (l.r).operation
+    join account a on a.name = (l.r).account),
+admitted as materialized (
+    select unnest(admit(array_agg(c.n order by c.n, c.period_id),
+                        array_agg(c.period_id order by c.n, c.period_id),
+                        array_agg(w.units order by c.n, c.period_id),
+                        array_agg(case
+                                      when c.mode = 'enforce' then c.available
+                                      else least(c.available + 9999999999999999, 9999999999999999 - c.reserved)
+                                  end order by c.n, c.period_id))) as n
+    from wanted w
+    join charge c on c.n = w.n
+    where w.outcome = 'fits'
+    union all
+    select w.n
+    from wanted w
+    where w.outcome = 'fits' and not exists (select from charge c where c.n = w.n)),
+verdict as materialized (
+    select w.n, w.r, w.ceiling, w.units, w.max_units, l.ceiling as asked, l.actor,
+           (w.r).version + 1 as version,
+           greatest((w.r).updated_at, d.at) as at,
+           case
+               when w.outcome <> 'fits' then w.outcome
+               when w.n in (select n from admitted) then 'extended'
+               else 'budget_exhausted'
+           end as outcome
+    from wanted w
+    join locked l on l.n = w.n
+    cross join decided_at d),
+updated as (
+    update reservation t
+    set ceiling = v.ceiling, reserved = t.reserved + v.units, version = v.version, updated_at = v.at
+    from verdict v
+    where t.account = (v.r).account and t.id = (v.r).id and v.outcome = 'extended'
+    returning v.n, t as r),
+new_event as (
+    insert into reservation_event (account, reservation_id, version, event, at, actor, state,
+                                   ceiling, settled, reserved, liability, attempt_number)
+    select (v.r).account, (v.r).id, v.version, 'extend', v.at, v.actor, (v.r).state,
+           v.ceiling, (v.r).settled, (v.r).reserved + v.units, (v.r).liability, (v.r).attempt_number
+    from verdict v
+    where v.outcome = 'extended'),
+posted as materialized (
+    select post(array_agg(row (v.n, c.owner, c.period_id, 'extend', v.actor, -v.units, v.units, 0, 0, 0, 0,
+                               (v.r).account, (v.r).id, v.version, null)::posting order by v.n, c.period_id),
+                (select sum(cardinality((v.r).period_ids))
+                 from verdict v
+                 where v.outcome = 'extended' and v.units > 0))
+    from verdict v
+    join charge c on c.n = v.n
+    where v.outcome = 'extended' and v.units > 0
+    having count(*) > 0)
+select v.n as "n!", v.outcome as "outcome!", d.at as "at!", v.max_units as "max_units!",
+       trim_scale(v.units)::text as "units!",
+       reservation_json(coalesce(u.r, v.r)) as "record!: Json<Record>",
+       reservation_periods(v.r) as "budgets!: Json<Vec<ChargedPeriod>>",
+       (select coalesce(jsonb_agg(jsonb_build_object(
+                   'pool', c.owner = '', 'budget', c.budget, 'member', c.member, 'enforcing', c.mode = 'enforce',
+                   'period_id', c.period_id, 'ends_at', c.ends_at,
+                   'limit', trim_scale(c.limit_units)::text, 'available', trim_scale(c.available)::text,
+                   'held', trim_scale(c.held)::text)
+                   order by c.owner = '', c.budget, c.member), '[]')
+        from charge c
+        where c.n = v.n) as "charges!: Json<Vec<ChargeSeen>>"
+from verdict v
+cross join decided_at d
+left join updated u on u.n = v.n
+cross join (select count(*) from posted) written
+cross join (select all_of((select count(*) from updated),
+                          (select count(*) from verdict where outcome = 'extended'))) kept
+order by v.n

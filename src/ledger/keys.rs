@@ -1,0 +1,262 @@
+//! API keys: made, listed, revoked, and recognised. Only a hash is stored; a
+//! revocation works at once because every request asks the database.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use chrono::{DateTime, Utc};
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+use super::attempts::random;
+use super::audit::Said;
+use super::{Context, Error, Ledger};
+use crate::model::role::{Accounts, Role};
+use crate::model::{Name, Refusal};
+
+/// What every key begins with, so that a leaked one is recognised.
+const PREFIX: &str = "sl_";
+
+/// Who a valid key stands for.
+#[derive(Debug, Clone)]
+pub struct Credential {
+    /// The key's id.
+    pub id: Uuid,
+    /// What it may do.
+    pub role: Role,
+    /// For which accounts; operators and finance see all.
+    pub accounts: Accounts,
+}
+
+/// A key to be made.
+#[derive(Debug, Clone)]
+pub struct NewKey {
+    /// A person's name for it.
+    pub name: Option<String>,
+    /// What it may do.
+    pub role: Role,
+    /// For which accounts.
+    pub accounts: Accounts,
+    /// From when on it is refused.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+/// A key as it is listed: everything but the secret.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// Its id.
+    pub id: Uuid,
+    /// A person's name for it.
+    pub name: Option<String>,
+    /// What it may do.
+    pub role: Role,
+    /// For which accounts; none means all.
+    pub accounts: Option<Vec<String>>,
+    /// When it was made.
+    pub created_at: DateTime<Utc>,
+    /// By whom.
+    pub created_by: String,
+    /// From when on it is refused.
+    pub expires_at: Option<DateTime<Utc>>,
+    /// When it was revoked.
+    pub revoked_at: Option<DateTime<Utc>>,
+}
+
+fn hash(secret: &str) -> Vec<u8> {
+    Sha256::digest(secret.as_bytes()).to_vec()
+}
+
+impl Ledger {
+    /// Who this key stands for, if it is valid at this moment.
+    ///
+    /// # Errors
+    ///
+    /// The world.
+    pub async fn authenticate(&self, context: &Context, secret: &str) -> Result<Option<Credential>, Error> {
+        if !secret.starts_with(PREFIX) {
+            return Ok(None);
+        }
+        let hash = hash(secret);
+        let mut tries = self.database.tries(context);
+        let row = loop {
+            let mut connection = tries.connection().await?;
+            let row = sqlx::query!(
+                "select id, role, accounts
+                 from api_key
+                 where key_hash = $1 and revoked_at is null and (expires_at is null or expires_at > ledger_clock())",
+                hash
+            )
+            .fetch_optional(&mut *connection)
+            .await;
+            match row {
+                Ok(row) => break row,
+                Err(error) => tries.again(error).await?,
+            }
+        };
+        row.map(|row| {
+            Ok(Credential {
+                id: row.id,
+                role: row.role.parse().map_err(Error::Unexpected)?,
+                accounts: accounts(row.accounts)?,
+            })
+        })
+        .transpose()
+    }
+
+    /// Makes a key. The secret is in the answer and nowhere else.
+    ///
+    /// # Errors
+    ///
+    /// A worker's key that names an account the policy does not have; or the
+    /// world.
+    pub async fn create_key(&self, context: &Context, new: &NewKey) -> Result<(Key, String), Error> {
+        let names = match &new.accounts {
+            Accounts::All => None,
+            Accounts::These(names) => Some(names.iter().map(Name::to_string).collect::<Vec<_>>()),
+        };
+        let secret = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<32>()?));
+        let hash = hash(&secret);
+        let id = Uuid::now_v7();
+        let mut tries = self.database.tries(context);
+        loop {
+            let mut connection = tries.connection().await?;
+            let made = async {
+                use sqlx::Connection as _;
+                let mut transaction = connection.begin().await?;
+                let unknown = sqlx::query_scalar!(
+                    r#"select wanted as "wanted!" from unnest($1::text[]) wanted
+                       where not exists (select from account a where a.name = wanted and a.retired_at is null)
+                       limit 1"#,
+                    names.as_deref().unwrap_or_default()
+                )
+                .fetch_optional(&mut *transaction)
+                .await?;
+                if let Some(unknown) = unknown {
+                    return Ok(Err(Refusal::UnknownAccount(unknown)));
+                }
+                let created_at = sqlx::query_scalar!(
+                    "insert into api_key (id, name, role, accounts, key_hash, created_at, created_by, expires_at)
+                     values ($1, $2, $3, $4, $5, ledger_clock(), $6, $7)
+                     returning created_at",
+                    id,
+                    new.name,
+                    new.role.as_str(),
+                    names.as_deref(),
+                    hash,
+                    context.actor,
+                    new.expires_at
+                )
+                .fetch_one(&mut *transaction)
+                .await?;
+                let detail = serde_json::json!({
+                    "name": new.name, "role": new.role, "accounts": names, "expires_at": new.expires_at,
+                });
+                Said { action: "key_created", subject: &id.to_string(), detail: &detail }
+                    .write(&mut transaction, &context.actor)
+                    .await?;
+                transaction.commit().await?;
+                Ok(Ok(created_at))
+            };
+            match made.await {
+                Ok(Ok(created_at)) => {
+                    let key = Key {
+                        id,
+                        name: new.name.clone(),
+                        role: new.role,
+                        accounts: names,
+                        created_at,
+                        created_by: context.actor.clone(),
+                        expires_at: new.expires_at,
+                        revoked_at: None,
+                    };
+                    return Ok((key, secret));
+                }
+                Ok(Err(refusal)) => return Err(refusal.into()),
+                Err(error) => tries.again(error).await?,
+            }
+        }
+    }
+
+    /// The keys, newest first, from before this one.
+    ///
+    /// # Errors
+    ///
+    /// The world.
+    pub async fn keys(&self, context: &Context, before: Option<Uuid>, limit: i64) -> Result<Vec<Key>, Error> {
+        let mut tries = self.database.tries(context);
+        let rows = loop {
+            let mut connection = tries.connection().await?;
+            let rows = sqlx::query!(
+                "select id, name, role, accounts, created_at, created_by, expires_at, revoked_at
+                 from api_key
+                 where $1::uuid is null or id < $1
+                 order by id desc
+                 limit $2",
+                before,
+                limit
+            )
+            .fetch_all(&mut *connection)
+            .await;
+            match rows {
+                Ok(rows) => break rows,
+                Err(error) => tries.again(error).await?,
+            }
+        };
+        rows.into_iter()
+            .map(|row| {
+                Ok(Key {
+                    id: row.id,
+                    name: row.name,
+                    role: row.role.parse().map_err(Error::Unexpected)?,
+                    accounts: row.accounts,
+                    created_at: row.created_at,
+                    created_by: row.created_by,
+                    expires_at: row.expires_at,
+                    revoked_at: row.revoked_at,
+                })
+            })
+            .collect()
+    }
+
+    /// Revokes a key, at once and for good. Revoking it again changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the world.
+    pub async fn revoke_key(&self, context: &Context, id: Uuid) -> Result<(), Error> {
+        let mut tries = self.database.tries(context);
+        loop {
+            let mut connection = tries.connection().await?;
+            let revoked = async {
+                use sqlx::Connection as _;
+                let mut transaction = connection.begin().await?;
+                let known = sqlx::query_scalar!(
+                    r#"select revoked_at is not null as "revoked!" from api_key where id = $1 for no key update"#,
+                    id
+                )
+                .fetch_optional(&mut *transaction)
+                .await?;
+                if known == Some(false) {
+                    sqlx::query!("update api_key set revoked_at = ledger_clock() where id = $1", id)
+                        .execute(&mut *transaction)
+                        .await?;
+                    Said { action: "key_revoked", subject: &id.to_string(), detail: &serde_json::json!({}) }
+                        .write(&mut transaction, &context.actor)
+                        .await?;
+                }
+                transaction.commit().await?;
+                Ok(known.is_some())
+            };
+            match revoked.await {
+                Ok(true) => return Ok(()),
+                Ok(false) => return Err(Refusal::NotFound("key").into()),
+                Err(error) => tries.again(error).await?,
+            }
+        }
+    }
+}
+
+fn accounts(stored: Option<Vec<String>>) -> Result<Accounts, Error> {
+    let Some(stored) = stored else { return Ok(Accounts::All) };
+    let names = stored.iter().map(|name| name.parse()).collect::<Result<Vec<Name>, _>>();
+    names.map(Accounts::These).map_err(|error| Error::Unexpected(format!("a key's account {error}")))
+}

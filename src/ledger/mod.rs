@@ -1,0 +1,86 @@
+//! The verbs, one file each, with its SQL in a file beside it. The only floor
+//! that knows Postgres; it does not know HTTP.
+//!
+//! Every verb takes a [`Context`] (who asks, and until when an answer is of use)
+//! and answers with what happened or with an [`Error`]. Whatever depends on
+//! balances or states is decided by the verb's one SQL statement; Rust decides
+//! only what depends on the request and the policy.
+
+pub mod apply;
+mod attempts;
+pub mod audit;
+pub mod budgets;
+pub mod carry;
+mod charges;
+mod database;
+mod error;
+pub mod extend;
+pub mod keys;
+pub mod open_period;
+pub mod policy;
+pub mod refusals;
+pub mod reservations;
+pub mod reserve;
+pub mod schema;
+pub mod settle;
+pub mod verify;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+pub use database::{Context, Database, DatabaseOptions};
+pub use error::Error;
+pub use policy::PolicyInForce;
+pub use refusals::Recorder;
+
+use crate::telemetry::Metrics;
+
+/// The ledger: the database, the policy in force as this process last saw it,
+/// and the recorder of refusals. Cheap to clone; shared by all requests.
+#[derive(Clone)]
+pub struct Ledger {
+    database: Database,
+    policy: Arc<ArcSwap<PolicyInForce>>,
+    refusals: Recorder,
+    metrics: Arc<Metrics>,
+}
+
+impl Ledger {
+    /// A ledger over a migrated database, with the policy in force loaded.
+    ///
+    /// # Errors
+    ///
+    /// The database cannot be reached or read.
+    pub async fn open(database: Database, metrics: Arc<Metrics>) -> Result<Self, Error> {
+        let loaded = policy::load(&database, &Context::system("start")).await?;
+        let refusals = Recorder::start(database.clone(), Arc::clone(&metrics));
+        Ok(Self { database, policy: Arc::new(ArcSwap::from_pointee(loaded)), refusals, metrics })
+    }
+
+    /// The policy as this process last saw it. Nothing is decided by it alone:
+    /// the deciding statement compares its version with the database's.
+    #[must_use]
+    pub fn policy(&self) -> Arc<PolicyInForce> {
+        self.policy.load_full()
+    }
+
+    /// The database behind it.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// What is counted about it.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Writes down the refusals that are still waiting to be, then lets go of
+    /// the database.
+    pub async fn close(&self) {
+        self.refusals.flush().await;
+        self.database.close().await;
+    }
+}

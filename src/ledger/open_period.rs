@@ -1,0 +1,199 @@
+//! Open the period of a budget that a decision found missing. A transaction of
+//! its own, repeatable: whoever comes second finds the period open.
+//!
+//! Locks, in this order: the policy (shared), so that no limit changes between
+//! reading it and writing it into the period; then the newest period of the
+//! budget, so that what it holds is final for what is carried forward. An
+//! admission that gets that lock later finds by the clock that the period has
+//! ended.
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, Postgres, Transaction};
+use uuid::Uuid;
+
+use super::{Context, Error, Ledger};
+use crate::model::Units;
+use crate::model::admission::Charge;
+use crate::model::period::{Calendar, PeriodKind};
+use crate::model::policy::Rollover;
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opened {
+    /// A period is open, by this call or by another.
+    Open,
+    /// The policy is not the one that the caller decided by.
+    PolicyChanged,
+}
+
+/// The columns of a budget period's name.
+struct Key<'a> {
+    account: &'a str,
+    budget: &'a str,
+    member: &'a str,
+}
+
+struct Newest {
+    ordinal: i64,
+    ends_at: Option<DateTime<Utc>>,
+}
+
+impl Ledger {
+    /// Opens the period that contains the database's present, if none is open.
+    pub(super) async fn open_period(
+        &self,
+        context: &Context,
+        charge: &Charge,
+        policy_version: i64,
+    ) -> Result<Opened, Error> {
+        let mut tries = self.database.tries(context);
+        loop {
+            let mut connection = tries.connection().await?;
+            match open(&mut connection, &context.actor, charge, policy_version).await {
+                Ok(opened) => return Ok(opened),
+                Err(OpenError::Database(error)) => tries.again(error).await?,
+                Err(OpenError::Calendar(message)) => return Err(Error::Unexpected(message)),
+            }
+        }
+    }
+}
+
+enum OpenError {
+    Database(sqlx::Error),
+    Calendar(String),
+}
+
+impl From<sqlx::Error> for OpenError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+async fn open(
+    connection: &mut PgConnection,
+    actor: &str,
+    charge: &Charge,
+    policy_version: i64,
+) -> Result<Opened, OpenError> {
+    use sqlx::Connection as _;
+    let key = Key {
+        account: charge.owner.as_ref().map_or("", |name| name.as_str()),
+        budget: charge.budget.as_str(),
+        member: charge.member.as_ref().map_or("", |name| name.as_str()),
+    };
+    let mut transaction = connection.begin().await?;
+    let in_force =
+        sqlx::query_scalar!("select version from policy_state for share").fetch_one(&mut *transaction).await?;
+    if in_force != policy_version {
+        return Ok(Opened::PolicyChanged);
+    }
+    let newest = newest(&mut transaction, &key).await?;
+    // Statements of their own, after the lock: the clock, and what is held.
+    let at = sqlx::query_scalar!(r#"select ledger_clock() as "at!""#).fetch_one(&mut *transaction).await?;
+    if newest.as_ref().is_some_and(|period| period.ends_at.is_none_or(|end| end > at)) {
+        return Ok(Opened::Open);
+    }
+    let (starts_at, ends_at) = bounds(&charge.definition.calendar, at, newest.as_ref())?;
+    let ordinal = newest.as_ref().map_or(1, |period| period.ordinal + 1);
+    let id = insert(&mut transaction, &key, charge, ordinal, starts_at, ends_at, at).await?;
+    if let Some(id) = id {
+        grant(&mut transaction, &key, id, charge, actor).await?;
+    }
+    transaction.commit().await?;
+    Ok(Opened::Open)
+}
+
+async fn newest(transaction: &mut Transaction<'_, Postgres>, key: &Key<'_>) -> Result<Option<Newest>, sqlx::Error> {
+    sqlx::query_as!(
+        Newest,
+        "select ordinal, ends_at from budget_period
+         where account = $1 and budget = $2 and member = $3
+         order by ordinal desc limit 1
+         for no key update",
+        key.account,
+        key.budget,
+        key.member
+    )
+    .fetch_optional(&mut **transaction)
+    .await
+}
+
+/// The calendar interval that contains `at`, from the end of the period before
+/// it at the earliest: a change of calendar begins when the open period ends.
+fn bounds(
+    calendar: &Calendar,
+    at: DateTime<Utc>,
+    newest: Option<&Newest>,
+) -> Result<(DateTime<Utc>, Option<DateTime<Utc>>), OpenError> {
+    let interval = calendar.interval(at).map_err(|error| OpenError::Calendar(error.to_string()))?;
+    let previous_end = newest.and_then(|period| period.ends_at);
+    let starts_at = previous_end.map_or(interval.starts_at, |end| end.max(interval.starts_at));
+    Ok((starts_at, interval.ends_at))
+}
+
+async fn insert(
+    transaction: &mut Transaction<'_, Postgres>,
+    key: &Key<'_>,
+    charge: &Charge,
+    ordinal: i64,
+    starts_at: DateTime<Utc>,
+    ends_at: Option<DateTime<Utc>>,
+    at: DateTime<Utc>,
+) -> Result<Option<Uuid>, sqlx::Error> {
+    let definition = &charge.definition;
+    sqlx::query_scalar!(
+        "insert into budget_period (account, id, budget, member, ordinal, unit, period, timezone, starts_at,
+                                    ends_at, limit_units, carried, granted, available, reserved, liability,
+                                    settled, entry_no, last_entry_at)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, 0, 0, 0, 0, 0, 0, 0, $11)
+         on conflict do nothing
+         returning id",
+        key.account,
+        Uuid::now_v7(),
+        key.budget,
+        key.member,
+        ordinal,
+        definition.unit.as_str(),
+        definition.calendar.kind.as_str(),
+        definition.calendar.zone_name(),
+        starts_at,
+        ends_at,
+        at
+    )
+    .fetch_optional(&mut **transaction)
+    .await
+}
+
+/// Grants the limit to the new period, and takes back what earlier periods hold
+/// if the budget carries forward.
+async fn grant(
+    transaction: &mut Transaction<'_, Postgres>,
+    key: &Key<'_>,
+    id: Uuid,
+    charge: &Charge,
+    actor: &str,
+) -> Result<(), sqlx::Error> {
+    let definition = &charge.definition;
+    let carries = definition.rollover == Rollover::CarryForward && definition.calendar.kind != PeriodKind::Total;
+    let limit: Units = definition.limit;
+    sqlx::query_scalar!(
+        "with held as (
+             select case when $7 then coalesce(sum(reserved + liability), 0) else 0 end as units
+             from budget_period
+             where account = $1 and budget = $2 and member = $3)
+         select post(array[
+             row (1, $1, $4, 'period_opened', $6, $5, 0, 0, 0, $5, 0, null, null, null, null)::posting,
+             row (2, $1, $4, 'carried_in', $6, -held.units, 0, 0, 0, 0, held.units, null, null, null, null)::posting], 2)
+         from held",
+        key.account,
+        key.budget,
+        key.member,
+        id,
+        limit.get(),
+        actor,
+        carries
+    )
+    .fetch_one(&mut **transaction)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,153 @@
+-- Reserve: admit new reservations, each if every enforcing budget it is charged
+-- to has room. One request is a batch of one; items are decided in the order
+-- given. The caller gives no key twice in one batch.
+--
+-- What makes it safe (each was measured to fail the other way round):
+--   * The guard reads only columns of rows that this statement has locked, never
+--     a sum over child rows, which would keep its old snapshot after the wait.
+--   * The reservation is a plain insert: of two copies racing with one key the
+--     second raises 23505 on reservation_key and its whole statement rolls back,
+--     so the budget is never charged without a reservation behind it.
+--   * Periods are locked in the order of their ids, before anything is decided.
+--   * A period must still be open when the lock has been waited for, by the
+--     clock and not by the time the statement began.
+--   * What is locked is named by arrays, never by a join or an IN (SELECT): when a
+--     row had to be waited for, the recheck of such a join can lose it. all_of()
+--     makes sure that nothing was lost.
+--   * A refusal takes no lock: what the statement sees when it begins is a valid
+--     state to refuse on. The caller looks the key up again before it refuses,
+--     because a racing copy of the same job may have taken the last room.
+with ask as materialized (
+    select *
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::jsonb[], $5::text[], $6::integer[], $7::text[], $8::text[],
+                $9::text[], $10::text[], $11::text[], $12::numeric[], $13::text[], $14::text[], $15::integer[],
+                $16::text[], $17::jsonb[], $18::text[])
+         with ordinality
+         as ask (account, id, idempotency_key, request, operation, operation_revision, provider, enforcement,
+                 unit, member, provider_key, estimate, holder, token, lease_seconds,
+                 reference, labels, actor, n)),
+begun as materialized (
+    select ledger_clock() as at),
+-- The open period of every budget that each item is charged to, as far as it
+-- has been opened.
+charge as materialized (
+    select c.n, c.owner, c.budget, c.member, c.enforcing, p.id as period_id, p.starts_at, p.ends_at,
+           p.limit_units, p.carried, p.available, p.reserved + p.liability as held
+    from unnest($19::bigint[], $20::text[], $21::text[], $22::text[], $23::boolean[])
+             as c (n, owner, budget, member, enforcing)
+    cross join begun
+    left join lateral (
+        select *
+        from budget_period p
+        where p.account = c.owner and p.budget = c.budget and p.member = c.member and p.starts_at <= begun.at
+        order by p.starts_at desc
+        limit 1) p on p.ends_at is null or p.ends_at > begun.at),
+-- Decided without a lock.
+look as materialized (
+    select a.n, a.account, a.estimate,
+           case
+               when (select version from policy_state) <> $24 then 'policy_changed'
+               when exists (select
+                            from reservation r
+                            where r.account = a.account and r.idempotency_key = a.idempotency_key) then 'known'
+               when bool_or(c.n is not null and c.period_id is null) then 'period_missing'
+               when bool_or(c.enforcing and c.limit_units > 0 and a.estimate > c.limit_units) then 'too_expensive'
+               when bool_or(c.enforcing and a.estimate > 0 and a.estimate > c.available) then 'budget_exhausted'
+               else 'fits'
+           end as outcome
+    from ask a
+    left join charge c on c.n = a.n
+    group by a.n, a.account, a.estimate, a.idempotency_key),
+locked as materialized (
+    select p.*
+    from budget_period p
+    where p.account = any (array(select c.owner from charge c join look l on l.n = c.n where l.outcome = 'fits'))
+      and p.id = any (array(select c.period_id from charge c join look l on l.n = c.n where l.outcome = 'fits'))
+    order by p.id
+    for no key update of p),
+-- Read after the last lock was granted: the count comes first.
+decided as materialized (
+    select all_of(count(*), (select count(distinct c.period_id)
+                             from charge c
+                             join look l on l.n = c.n
+                             where l.outcome = 'fits')) as periods,
+           ledger_clock() as at
+    from locked),
+-- A budget that only observes has room down to what the column can hold.
+room as materialized (
+    select c.n, c.period_id, l.estimate, p.ends_at <= d.at as ended,
+           case
+               when c.enforcing then p.available
+               else least(p.available + 9999999999999999, 9999999999999999 - p.reserved)
+           end as room
+    from charge c
+    join look l on l.n = c.n and l.outcome = 'fits'
+    join locked p on p.account = c.owner and p.id = c.period_id
+    cross join decided d),
+admitted as materialized (
+    select unnest(admit(array_agg(r.n order by r.n, r.period_id),
+                        array_agg(r.period_id order by r.n, r.period_id),
+                        array_agg(r.estimate order by r.n, r.period_id),
+                        array_agg(r.room order by r.n, r.period_id))) as n
+    from room r
+    where r.n not in (select n from room where ended)
+    union all
+    -- Nothing bounds it, and the policy says that nothing need.
+    select l.n
+    from look l
+    where l.outcome = 'fits' and not exists (select from charge c where c.n = l.n)),
+verdict as materialized (
+    select l.n, l.estimate,
+           case
+               when l.outcome <> 'fits' then l.outcome
+               when l.n in (select n from room where ended) then 'period_missing'
+               when l.n in (select n from admitted) then 'admitted'
+               else 'budget_exhausted'
+           end as outcome
+    from look l),
+new_reservation as (
+    insert into reservation (account, id, idempotency_key, request, operation, operation_revision, provider,
+                             enforcement, unit, member, provider_key, period_ids, policy_version, estimate,
+                             reference, labels, created_by, created_at, updated_at, state, ceiling, reserved,
+                             attempt_number, attempt_holder, attempt_token, lease_expires_at)
+    select a.account, a.id, a.idempotency_key, a.request, a.operation, a.operation_revision, a.provider,
+           a.enforcement, a.unit, a.member, a.provider_key,
+           array(select c.period_id from charge c where c.n = a.n order by c.period_id),
+           $24, a.estimate, a.reference, a.labels, a.actor, d.at, d.at, 'active', a.estimate, a.estimate,
+           1, a.holder, a.token, d.at + make_interval(secs => a.lease_seconds)
+    from ask a
+    join verdict v on v.n = a.n and v.outcome = 'admitted'
+    cross join decided d
+    order by a.account, a.idempotency_key
+    returning account, id),
+new_event as (
+    insert into reservation_event (account, reservation_id, version, event, at, actor, state,
+                                   ceiling, settled, reserved, liability, attempt_number)
+    select a.account, a.id, 1, 'reserve', d.at, a.actor, 'active', a.estimate, 0, a.estimate, 0, 1
+    from ask a
+    join verdict v on v.n = a.n and v.outcome = 'admitted'
+    cross join decided d),
+posted as materialized (
+    select post(array_agg(row (v.n, c.owner, c.period_id, 'reserve', a.actor, -a.estimate, a.estimate, 0, 0, 0, 0,
+                               a.account, a.id, 1, null)::posting order by c.n, c.period_id), count(*))
+    from ask a
+    join verdict v on v.n = a.n and v.outcome = 'admitted'
+    join charge c on c.n = a.n
+    where a.estimate > 0
+    having count(*) > 0)
+select v.n as "n!", v.outcome as "outcome!", d.at as "at!",
+       (select coalesce(jsonb_agg(jsonb_build_object(
+                   'pool', c.owner = '', 'budget', c.budget, 'member', c.member, 'enforcing', c.enforcing,
+                   'period_id', c.period_id, 'starts_at', c.starts_at, 'ends_at', c.ends_at,
+                   'limit', trim_scale(coalesce(p.limit_units, c.limit_units))::text,
+                   'available', trim_scale(coalesce(p.available, c.available))::text,
+                   'held', trim_scale(coalesce(p.reserved + p.liability, c.held))::text,
+                   'carried', coalesce(p.carried, c.carried, 0) > 0)
+                   order by c.owner = '', c.budget, c.member), '[]')
+        from charge c
+        left join locked p on p.account = c.owner and p.id = c.period_id
+        where c.n = v.n) as "charges!: Json<Vec<ChargeSeen>>"
+from verdict v
+cross join decided d
+cross join (select count(*) from posted) written
+order by v.n
