@@ -1,0 +1,193 @@
+//! Request bodies: bounded, of the right type, and exact about amounts.
+
+use axum::body::to_bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use super::problem::Problem;
+use crate::model::Units;
+
+/// The largest body of a request, in bytes; policies apart.
+pub(super) const MAX_BODY: usize = 16 * 1024;
+/// The largest policy, in bytes.
+pub(super) const MAX_POLICY: usize = 4 * 1024 * 1024;
+
+/// A JSON body of a known shape.
+pub(super) struct Json<T>(pub T);
+
+impl<S, T> FromRequest<S> for Json<T>
+where
+    S: Send + Sync,
+    T: DeserializeOwned,
+{
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let bytes = read(request, MAX_BODY, &["application/json"]).await?;
+        parse(&bytes).map(Self)
+    }
+}
+
+/// A policy, in YAML or JSON, as text.
+pub(super) struct PolicyText(pub String);
+
+impl<S: Send + Sync> FromRequest<S> for PolicyText {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let types = ["application/yaml", "application/json", "application/x-yaml", "text/yaml"];
+        let bytes = read(request, MAX_POLICY, &types).await?;
+        match String::from_utf8(bytes) {
+            Ok(text) if text.trim().is_empty() => {
+                Err(Problem::invalid("body", "is empty: a policy that retires everything is `{}`"))
+            }
+            Ok(text) => Ok(Self(text)),
+            Err(_) => Err(Problem::invalid("body", "is not UTF-8")),
+        }
+    }
+}
+
+/// Reads a body of one of these types. What is too large is refused before it is
+/// read, if it says so, and before it is parsed in any case.
+async fn read(request: Request, limit: usize, types: &[&str]) -> Result<Vec<u8>, Problem> {
+    let (parts, body) = request.into_parts();
+    let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let declared = header(CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > limit) {
+        return Err(Problem::body_too_large(limit));
+    }
+    let essence =
+        header(CONTENT_TYPE).and_then(|value| value.split(';').next()).map(|value| value.trim().to_lowercase());
+    if !essence.is_some_and(|essence| types.contains(&essence.as_str())) {
+        return Err(Problem::unsupported_media_type(types[0]));
+    }
+    match to_bytes(body, limit).await {
+        Ok(bytes) => Ok(bytes.into()),
+        Err(error) if is_length_limit(&error) => Err(Problem::body_too_large(limit)),
+        Err(_) => Err(Problem::invalid("body", "could not be read to its end")),
+    }
+}
+
+fn is_length_limit(error: &axum::Error) -> bool {
+    use std::error::Error as _;
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if cause.to_string().contains("length limit") {
+            return true;
+        }
+        source = cause.source();
+    }
+    false
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    if std::str::from_utf8(bytes).is_err() {
+        return Err(Problem::invalid("body", "is not UTF-8"));
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        let message = error.into_inner().to_string();
+        Problem::invalid(&field_of(&path, &message), message)
+    })?;
+    deserializer.end().map_err(|error| Problem::invalid("body", error.to_string()))?;
+    Ok(parsed)
+}
+
+/// The field that an error is about. Of a field that is unknown, missing or
+/// there twice only the message names it.
+fn field_of(path: &str, message: &str) -> String {
+    let named = ["unknown field `", "missing field `", "duplicate field `"]
+        .iter()
+        .find_map(|prefix| message.strip_prefix(prefix)?.split('`').next());
+    match (path, named) {
+        ("." | "", None) => "body".to_owned(),
+        ("." | "", Some(name)) => name.to_owned(),
+        (path, Some(name)) if path != name && !path.ends_with(&format!(".{name}")) => format!("{path}.{name}"),
+        (path, _) => path.to_owned(),
+    }
+}
+
+/// An amount in a request: a string or a number, read as decimal text and never
+/// through a float; never negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Amount(pub Units);
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        let text = match raw.get().as_bytes().first() {
+            Some(b'"') => serde_json::from_str::<String>(raw.get()).map_err(D::Error::custom)?,
+            Some(b'0'..=b'9' | b'-') => raw.get().to_owned(),
+            _ => return Err(D::Error::custom("is not an amount: a decimal number, as a string or as a number")),
+        };
+        Units::parse_non_negative(&text).map(Self).map_err(D::Error::custom)
+    }
+}
+
+impl utoipa::PartialSchema for Amount {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
+        let text = ObjectBuilder::new().schema_type(Type::String).examples([serde_json::json!("12.5")]);
+        let number = ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0));
+        OneOfBuilder::new()
+            .item(text)
+            .item(number)
+            .description(Some("An exact decimal, at most 16 digits before the point and 12 after it, not negative."))
+            .into()
+    }
+}
+
+impl utoipa::ToSchema for Amount {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Shape {
+        units: Amount,
+        #[allow(dead_code, reason = "only read by the parser")]
+        inner: Option<std::collections::BTreeMap<String, Amount>>,
+    }
+
+    fn field(json: &str) -> String {
+        let problem = parse::<Shape>(json.as_bytes()).unwrap_err();
+        format!("{problem:?}")
+    }
+
+    #[test]
+    fn amounts_are_read_as_text() {
+        for (json, expected) in [
+            ("\"5.0\"", "5"),
+            ("5", "5"),
+            ("1.5e-07", "0.00000015"),
+            ("0.000000000001", "0.000000000001"),
+            ("9999999999999999.999999999999", "9999999999999999.999999999999"),
+        ] {
+            let shape: Shape = parse(format!("{{\"units\": {json}}}").as_bytes()).unwrap();
+            assert_eq!(shape.units.0.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn the_field_is_named() {
+        for (json, expected) in [
+            (r#"{"units": "-1"}"#, r#""field": String("units")"#),
+            (r#"{"units": true}"#, r#""field": String("units")"#),
+            (r#"{"units": NaN}"#, r#""field": String("units")"#),
+            (r#"{"units": 1, "typo": 1}"#, r#""field": String("typo")"#),
+            (r#"{}"#, r#""field": String("units")"#),
+            (r#"{"units": 1, "units": 2}"#, r#""field": String("units")"#),
+            (r#"{"units": 1, "inner": {"a": "x"}}"#, r#""field": String("inner.a")"#),
+            (r#"[]"#, r#""field": String("body")"#),
+            (r#"{"units": 1} x"#, r#""field": String("body")"#),
+        ] {
+            assert!(field(json).contains(expected), "{json}: {}", field(json));
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What needs no key: health, readiness, metrics, and the contract.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::App;
+use crate::ledger::{Ledger, schema};
+
+/// How long the database may take to say that it is there.
+const READY_WITHIN: Duration = Duration::from_secs(2);
+
+/// How the service is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Health {
+    /// `ok`, or `unavailable`.
+    status: &'static str,
+    /// Why it is not ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<&'static str>,
+    /// The schema version that the program needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema_version: Option<u32>,
+}
+
+/// The process answers.
+#[utoipa::path(
+    get, path = "/healthz", tag = "everyone", operation_id = "health",
+    responses((status = 200, description = "It does", body = Health)),
+    security(()),
+)]
+pub(super) async fn health() -> axum::Json<Health> {
+    axum::Json(Health { status: "ok", detail: None, schema_version: None })
+}
+
+/// The database answers, is durable and writable, and has the right schema.
+#[utoipa::path(
+    get, path = "/readyz", tag = "everyone", operation_id = "ready",
+    responses(
+        (status = 200, description = "Ready", body = Health),
+        (status = 503, description = "Not ready, and why", body = Health),
+    ),
+    security(()),
+)]
+pub(super) async fn ready(State(ledger): State<Ledger>) -> Response {
+    let checked = async {
+        let mut connection = ledger.database().pool().acquire().await?;
+        schema::check(&mut connection).await
+    };
+    let detail = match tokio::time::timeout(READY_WITHIN, checked).await {
+        Ok(Ok(())) => None,
+        Ok(Err(schema::SchemaError::Database(_))) | Err(_) => Some("the database does not answer"),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "not ready");
+            Some("the database is not fit: the service's log says why")
+        }
+    };
+    match detail {
+        None => {
+            let health = Health { status: "ok", detail, schema_version: Some(schema::newest_version()) };
+            axum::Json(health).into_response()
+        }
+        Some(_) => {
+            let health = Health { status: "unavailable", detail, schema_version: None };
+            let retry = [(header::RETRY_AFTER, "1")];
+            (StatusCode::SERVICE_UNAVAILABLE, retry, axum::Json(health)).into_response()
+        }
+    }
+}
+
+/// What is counted, in the Prometheus text format.
+#[utoipa::path(
+    get, path = "/metrics", tag = "everyone", operation_id = "metrics",
+    responses((status = 200, description = "The metrics", body = String, content_type = "application/openmetrics-text")),
+    security(()),
+)]
+pub(super) async fn metrics(State(ledger): State<Ledger>) -> Response {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], ledger.metrics().text()).into_response()
+}
+
+/// The contract itself, as it is checked in.
+pub(super) fn document_route(yaml: Arc<str>) -> Router<App> {
+    let answer = move || async move { ([(header::CONTENT_TYPE, "application/yaml")], yaml.to_string()) };
+    Router::new().route("/openapi.yaml", get(answer))
+}

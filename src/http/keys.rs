@@ -1,0 +1,178 @@
+//! `/v1/keys`: who may ask.
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::body::Json;
+use super::caller::Caller;
+use super::lists::{List, Page, Params};
+use super::problem::{Problem, ProblemDetails};
+use crate::ledger::Ledger;
+use crate::ledger::keys::{Key, NewKey};
+use crate::model::Name;
+use crate::model::role::{Accounts, Role};
+
+/// A key to be made.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewKeyBody {
+    /// A person's name for it.
+    #[schema(max_length = 255)]
+    name: Option<String>,
+    /// What it may do.
+    role: Role,
+    /// The accounts that a worker's key may act for.
+    #[schema(value_type = Option<Vec<String>>)]
+    accounts: Option<Vec<Name>>,
+    /// Instead of `accounts`: a worker's key for all of them.
+    all_accounts: Option<bool>,
+    /// From when on it is refused.
+    expires_at: Option<DateTime<Utc>>,
+}
+
+/// A key that was just made.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct NewKeyView {
+    /// The secret. Shown now and never again.
+    #[schema(example = "sl_…")]
+    key: String,
+    #[serde(flatten)]
+    about: KeyView,
+}
+
+/// A key, without its secret.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct KeyView {
+    /// Its id.
+    id: Uuid,
+    /// A person's name for it.
+    name: Option<String>,
+    /// What it may do.
+    role: Role,
+    /// The accounts that a worker's key may act for; null is all of them.
+    accounts: Option<Vec<String>>,
+    /// When it was made.
+    created_at: DateTime<Utc>,
+    /// By whom.
+    created_by: String,
+    /// From when on it is refused.
+    expires_at: Option<DateTime<Utc>>,
+    /// When it was revoked.
+    revoked_at: Option<DateTime<Utc>>,
+}
+
+impl From<Key> for KeyView {
+    fn from(key: Key) -> Self {
+        Self {
+            id: key.id,
+            name: key.name,
+            role: key.role,
+            accounts: key.accounts,
+            created_at: key.created_at,
+            created_by: key.created_by,
+            expires_at: key.expires_at,
+            revoked_at: key.revoked_at,
+        }
+    }
+}
+
+/// The parameters of a plain list.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PageParams {
+    /// How many, 1 to 500.
+    #[param(minimum = 1, maximum = 500, default = 50)]
+    pub limit: Option<i64>,
+    /// Where the page before this one ended.
+    pub cursor: Option<String>,
+}
+
+/// Make a key. The secret is in this answer and nowhere else.
+#[utoipa::path(
+    post, path = "/v1/keys", tag = "operators", operation_id = "createKey",
+    request_body = NewKeyBody,
+    responses(
+        (status = 201, description = "The key, with its secret", body = NewKeyView),
+        (status = 400, description = "`invalid_request`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 401, description = "`unauthenticated`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 403, description = "`forbidden`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 413, description = "`body_too_large`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 415, description = "`unsupported_media_type`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 422, description = "`unknown_account`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 503, description = "`ledger_unavailable`, `overloaded`, `deadline_exceeded`", body = ProblemDetails, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn create(
+    State(ledger): State<Ledger>,
+    caller: Caller,
+    Json(body): Json<NewKeyBody>,
+) -> Result<(StatusCode, axum::Json<NewKeyView>), Problem> {
+    caller.must_be(&[Role::Operator])?;
+    let all = body.all_accounts == Some(true);
+    let accounts = match (body.role, body.accounts, all) {
+        (Role::Worker, Some(names), false) if !names.is_empty() => Accounts::These(names),
+        (Role::Worker, None, true) => Accounts::All,
+        (Role::Worker, _, _) => {
+            return Err(Problem::invalid("accounts", "name at least one account, or say all_accounts, not both"));
+        }
+        (_, None, false) => Accounts::All,
+        _ => return Err(Problem::invalid("accounts", "only worker keys are bound to accounts")),
+    };
+    if body.name.as_ref().is_some_and(|name| name.chars().count() > 255 || name.chars().any(char::is_control)) {
+        return Err(Problem::invalid("name", "must be at most 255 characters, none of them control characters"));
+    }
+    let new = NewKey { name: body.name, role: body.role, accounts, expires_at: body.expires_at };
+    let (key, secret) = ledger.create_key(&caller.context, &new).await.map_err(|error| caller.problem(error))?;
+    Ok((StatusCode::CREATED, axum::Json(NewKeyView { key: secret, about: key.into() })))
+}
+
+/// The keys, newest first, without their secrets.
+#[utoipa::path(
+    get, path = "/v1/keys", tag = "operators", operation_id = "listKeys",
+    params(PageParams),
+    responses(
+        (status = 200, description = "A page of keys", body = List<KeyView>),
+        (status = 400, description = "`invalid_request`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 401, description = "`unauthenticated`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 403, description = "`forbidden`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 503, description = "`ledger_unavailable`, `overloaded`, `deadline_exceeded`", body = ProblemDetails, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn list(
+    State(ledger): State<Ledger>,
+    caller: Caller,
+    Params(params): Params<PageParams>,
+) -> Result<axum::Json<List<KeyView>>, Problem> {
+    caller.must_be(&[Role::Operator])?;
+    let page = Page::new(params.limit, params.cursor.as_deref())?;
+    let keys = ledger.keys(&caller.context, page.before, page.probe()).await.map_err(|error| caller.problem(error))?;
+    Ok(axum::Json(page.of(keys, |key| key.id)))
+}
+
+/// Revoke a key, at once and for good.
+#[utoipa::path(
+    delete, path = "/v1/keys/{id}", tag = "operators", operation_id = "revokeKey",
+    params(("id" = Uuid, Path, description = "The key")),
+    responses(
+        (status = 204, description = "Revoked, now or before"),
+        (status = 401, description = "`unauthenticated`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 403, description = "`forbidden`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 404, description = "`not_found`", body = ProblemDetails, content_type = "application/problem+json"),
+        (status = 503, description = "`ledger_unavailable`, `overloaded`, `deadline_exceeded`", body = ProblemDetails, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn revoke(
+    State(ledger): State<Ledger>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
+    caller.must_be(&[Role::Operator])?;
+    let id = id.parse().map_err(|_| Problem::not_found("key"))?;
+    ledger.revoke_key(&caller.context, id).await.map_err(|error| caller.problem(error))?;
+    Ok(StatusCode::NO_CONTENT)
+}

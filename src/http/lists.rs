@@ -1,0 +1,108 @@
+//! Lists: `limit`, an opaque `cursor`, and query strings without surprises.
+
+use axum::extract::{FromRequestParts, Query};
+use axum::http::request::Parts;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+use super::problem::Problem;
+
+/// How many items a page has unless the caller says.
+const DEFAULT_LIMIT: i64 = 50;
+/// How many items a page has at most.
+const MAX_LIMIT: i64 = 500;
+
+/// A query string of a known shape; unknown fields are an error.
+pub(super) struct Params<T>(pub T);
+
+impl<S, T> FromRequestParts<S> for Params<T>
+where
+    S: Send + Sync,
+    T: DeserializeOwned,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        match Query::<T>::try_from_uri(&parts.uri) {
+            Ok(Query(params)) => Ok(Self(params)),
+            Err(rejection) => {
+                use std::error::Error as _;
+                let message = rejection.source().map_or_else(|| rejection.to_string(), ToString::to_string);
+                Err(Problem::invalid("query", message))
+            }
+        }
+    }
+}
+
+/// Where a page begins and how long it is.
+pub(super) struct Page {
+    /// Only what comes before this one.
+    pub before: Option<Uuid>,
+    /// At most so many.
+    pub limit: i64,
+}
+
+impl Page {
+    /// Reads the two parameters of every list.
+    pub(super) fn new(limit: Option<i64>, cursor: Option<&str>) -> Result<Self, Problem> {
+        let limit = limit.unwrap_or(DEFAULT_LIMIT);
+        if !(1..=MAX_LIMIT).contains(&limit) {
+            return Err(Problem::invalid("limit", format!("is out of range: 1 to {MAX_LIMIT}")));
+        }
+        let before = match cursor {
+            None | Some("") => None,
+            Some(cursor) => {
+                let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
+                let id = bytes.and_then(|bytes| Uuid::from_slice(&bytes).ok());
+                Some(id.ok_or_else(|| Problem::invalid("cursor", "is not a cursor of this list"))?)
+            }
+        };
+        Ok(Self { before, limit })
+    }
+
+    /// One more than the page has, to know whether there is another.
+    pub(super) fn probe(&self) -> i64 {
+        self.limit + 1
+    }
+
+    /// The page, from `probe()` items.
+    pub(super) fn of<T, V: From<T>>(&self, items: Vec<T>, id: impl Fn(&T) -> Uuid) -> List<V> {
+        let length = usize::try_from(self.limit).unwrap_or(usize::MAX);
+        let more = items.len() > length;
+        let mut last = None;
+        let mut views = Vec::new();
+        for item in items.into_iter().take(length) {
+            last = Some(id(&item));
+            views.push(V::from(item));
+        }
+        let next_cursor = last.filter(|_| more).map(|id| URL_SAFE_NO_PAD.encode(id.as_bytes()));
+        List { items: views, next_cursor }
+    }
+}
+
+/// One page of a list.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct List<V> {
+    /// The items, newest first.
+    pub items: Vec<V>,
+    /// What to send as `cursor` for the next page; null on the last one.
+    pub next_cursor: Option<String>,
+}
+
+/// An empty parameter is an absent one.
+pub(super) fn given(param: Option<String>) -> Option<String> {
+    param.filter(|text| !text.is_empty())
+}
+
+/// Reads a parameter that is a name, a state or the like.
+pub(super) fn read<T: std::str::FromStr>(field: &str, param: Option<String>) -> Result<Option<T>, Problem>
+where
+    T::Err: std::fmt::Display,
+{
+    given(param)
+        .map(|text| text.parse().map_err(|error: T::Err| Problem::invalid(field, error.to_string())))
+        .transpose()
+}

@@ -1,0 +1,71 @@
+//! The contract: every route with its description, in one list. `openapi.yaml`
+//! is generated from it, and a test holds the two together.
+
+use utoipa::openapi::OpenApi as Document;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{App, audit, budgets, everyone, keys, policy, reservations};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "spend-ledger",
+        description = "The ledger between a company's workers and every paid provider they call. Workers reserve \
+                       before they spend, extend before they cross their ceiling, and settle what they used, exactly \
+                       once. Amounts are exact decimals: strings in answers, strings or numbers in requests.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
+    ),
+    modifiers(&Bearer),
+    security(("key" = [])),
+    components(schemas(policy::ChangeView)),
+    tags(
+        (name = "workers", description = "Reserve, extend, settle, look"),
+        (name = "operators", description = "Policy, keys, audit"),
+        (name = "everyone", description = "Health, metrics, this document"),
+    ),
+)]
+struct Contract;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, document: &mut Document) {
+        let scheme = Http::builder()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("An API key: `Authorization: Bearer sl_…`"))
+            .build();
+        if let Some(components) = document.components.as_mut() {
+            components.add_security_scheme("key", SecurityScheme::Http(scheme));
+        }
+    }
+}
+
+/// Every route that is in the contract.
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(Contract::openapi())
+        .routes(routes!(reservations::reserve, reservations::list))
+        .routes(routes!(reservations::get))
+        .routes(routes!(reservations::extend))
+        .routes(routes!(reservations::settle))
+        .routes(routes!(budgets::budgets))
+        .routes(routes!(policy::apply))
+        .routes(routes!(keys::create, keys::list))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(audit::list))
+        .routes(routes!(everyone::health))
+        .routes(routes!(everyone::ready))
+        .routes(routes!(everyone::metrics))
+}
+
+pub(super) fn yaml(document: &Document) -> String {
+    document.to_yaml().unwrap_or_else(|error| format!("# the contract could not be written: {error}\n"))
+}
+
+/// The contract as `openapi.yaml` has it.
+#[must_use]
+pub fn document() -> String {
+    yaml(&routes().into_openapi())
+}
