@@ -6,4 +6,5 @@ pub mod ledger;
 pub mod model;
 pub mod policy;
 pub mod postgres;
+pub mod replay;
 pub mod telemetry;
