@@ -1,0 +1,143 @@
+//! `spend-ledger serve`.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::commands::{ACTOR, policy_failure, read_policy};
+use super::{DatabaseArgs, Failure, quickstart};
+use crate::boot::Home;
+use crate::http::{self, HttpOptions};
+use crate::ledger::{Context, Database, DatabaseOptions, Ledger};
+use crate::telemetry::Metrics;
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// The address to listen on.
+    #[arg(long, value_name = "ADDR", env = "SPEND_LEDGER_LISTEN", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// A policy file that is applied to a database that has no policy yet.
+    #[arg(long, value_name = "FILE", env = "SPEND_LEDGER_POLICY")]
+    policy: Option<PathBuf>,
+    /// The most connections to the database.
+    #[arg(long, value_name = "N", env = "SPEND_LEDGER_MAX_CONNECTIONS", default_value_t = 16,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    max_connections: u32,
+    /// How long a request may take, in milliseconds, until it is answered 503.
+    #[arg(long, value_name = "MS", env = "SPEND_LEDGER_DEADLINE_MS", default_value_t = 8000,
+          value_parser = clap::value_parser!(u64).range(100..=300_000))]
+    deadline_ms: u64,
+    /// How long one statement may take, in milliseconds.
+    #[arg(long, value_name = "MS", env = "SPEND_LEDGER_STATEMENT_TIMEOUT_MS", default_value_t = 4000,
+          value_parser = clap::value_parser!(u64).range(50..=300_000))]
+    statement_timeout_ms: u64,
+    /// Make a key of each role, and print curl lines that use them. For trying it out.
+    #[arg(long)]
+    quickstart: bool,
+}
+
+pub(super) async fn serve(args: ServeArgs) -> Result<(), Failure> {
+    let stop = stop_signal()?;
+    tokio::pin!(stop);
+    let place = args.database.place();
+    let home = tokio::select! {
+        home = Home::for_service(&place) => home?,
+        () = &mut stop => return Ok(()),
+    };
+    let served = serve_from(&args, &home.service_url, stop).await;
+    // Also after a failure: nothing is left running.
+    home.close().await?;
+    served
+}
+
+async fn serve_from(args: &ServeArgs, url: &str, stop: impl Future<Output = ()> + Send) -> Result<(), Failure> {
+    let metrics = Metrics::new();
+    let options = DatabaseOptions {
+        url: url.to_owned(),
+        max_connections: args.max_connections,
+        statement_timeout: Duration::from_millis(args.statement_timeout_ms),
+    };
+    let ledger = Ledger::open(Database::connect_lazily(&options, metrics.clone())?, metrics).await?;
+    if let Some(file) = &args.policy {
+        apply_first_policy(&ledger, file).await?;
+    }
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|error| Failure::Failed(format!("cannot listen on {}: {error}", args.listen)))?;
+    let address = listener.local_addr()?;
+    if args.quickstart {
+        quickstart::print(&ledger, address, &args.database).await?;
+    }
+    tracing::info!("listening on http://{address}");
+    let options = HttpOptions { deadline: Duration::from_millis(args.deadline_ms) };
+    until_stopped(listener, ledger, options, stop).await
+}
+
+/// Serves until `stop`, then answers what is in flight, for no longer than its
+/// deadline.
+async fn until_stopped(
+    listener: TcpListener,
+    ledger: Ledger,
+    options: HttpOptions,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<(), Failure> {
+    let (stopping, told) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(http::serve(listener, ledger.clone(), options, async {
+        // An error means that the sender is gone: also a reason to stop.
+        let _ = told.await;
+    }));
+    tokio::pin!(serving);
+    let ended = tokio::select! {
+        ended = &mut serving => Some(ended),
+        () = stop => None,
+    };
+    let ended = match ended {
+        Some(ended) => Some(ended),
+        None => {
+            tracing::info!("stopping: answering what is in flight");
+            let _ = stopping.send(());
+            tokio::time::timeout(options.deadline + Duration::from_secs(1), &mut serving).await.ok()
+        }
+    };
+    ledger.close().await;
+    match ended {
+        None => tracing::warn!("connections that were still open have been dropped"),
+        Some(Ok(result)) => result?,
+        Some(Err(error)) => return Err(Failure::Failed(format!("the service has failed: {error}"))),
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Ready when the process is told to stop.
+fn stop_signal() -> Result<impl Future<Output = ()> + Send, Failure> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// A database that has a policy keeps it.
+async fn apply_first_policy(ledger: &Ledger, file: &Path) -> Result<(), Failure> {
+    let source = read_policy(file)?;
+    let context = Context::system(ACTOR);
+    let version = ledger.current_policy(&context).await?.version;
+    if version > 0 {
+        tracing::info!(version, "the database has a policy already: {} is not applied", file.display());
+        return Ok(());
+    }
+    let applied = ledger.apply_policy(&context, &source, false).await.map_err(|error| policy_failure(file, &error))?;
+    tracing::info!(version = applied.version, "policy applied from {}", file.display());
+    Ok(())
+}
