@@ -1,0 +1,47 @@
+# Two commands for a fresh machine: `make run` and `make test`.
+
+CARGO ?= cargo
+# SQL is checked against .sqlx, not against whatever database the environment
+# names.
+export SQLX_OFFLINE = true
+unexport DATABASE_URL
+
+.PHONY: help run test replay check fmt clippy doc sqlx sqlx-check openapi postgres
+
+help: ## Say what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+postgres: ## Install Postgres from the distribution if none is found
+	@scripts/install-postgres
+
+run: postgres ## Start the service on its own Postgres, with keys and curl lines to try
+	$(CARGO) build --release
+	./target/release/spend-ledger serve --policy policy.example.yaml --quickstart
+
+test: postgres ## Run all tests
+	$(CARGO) test
+
+replay: postgres ## Replay the sample trace against a service of its own
+	$(CARGO) build --release
+	scripts/replay-sample ./target/release/spend-ledger
+
+check: fmt clippy doc sqlx-check ## Everything that CI checks besides the tests
+
+fmt:
+	$(CARGO) fmt --check
+
+clippy:
+	$(CARGO) clippy --all-targets -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --document-private-items
+
+sqlx: ## Write .sqlx anew after a change of a statement or a migration
+	scripts/sqlx-prepare
+
+sqlx-check:
+	scripts/sqlx-prepare --check
+
+openapi: ## Write openapi.yaml anew after a change of the API
+	$(CARGO) run --quiet -- openapi > openapi.yaml.new
+	mv openapi.yaml.new openapi.yaml

@@ -1,0 +1,239 @@
+//! When the database is unreachable, slow, read-only or full, nothing new is
+//! admitted: 503 with Retry-After within the deadline, and recovery by itself
+//! (RULES.md, section 10).
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use sqlx::{Connection as _, Executor as _};
+
+use crate::support::proxy::{Proxy, Weather};
+use crate::support::server::TestDatabase;
+use crate::support::{Answer, Client, NORTHSTAR, Options, Service};
+
+/// Short enough to be waited for, long enough for a slow machine.
+fn short() -> Options {
+    Options { deadline: Duration::from_secs(3), statement_timeout: Duration::from_millis(1500), max_connections: 4 }
+}
+
+/// A service behind a proxy, with a policy and a worker.
+async fn behind_a_proxy() -> (Service, Proxy, Client) {
+    let database = TestDatabase::new().await;
+    let proxy = Proxy::start().await;
+    let service = Service::at(database.clone(), proxy.url(&database), short()).await;
+    service.apply(NORTHSTAR).await;
+    let worker = service.worker(&["northstar"]).await;
+    let first = worker.reserve_bulk("first", "10").await.expect(201);
+    worker.settle(&first, "10").await.expect(200);
+    (service, proxy, worker)
+}
+
+/// A reservation of 20 that must be answered 503, and in time.
+async fn unavailable(worker: &Client, key: &str, codes: &[&str]) -> Answer {
+    let begun = Instant::now();
+    let answer = worker.reserve_bulk(key, "20").await.expect(503);
+    // The deadline, and what a busy machine takes to say so.
+    assert!(begun.elapsed() < short().deadline + Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(codes.contains(&answer.text("code")), "{:#}", answer.body);
+    assert_eq!((answer.text("retry"), answer.headers.contains_key("retry-after")), ("transient", true));
+    answer
+}
+
+/// Asks again, as a worker would, until the answer is not 503.
+async fn recovered(worker: &Client, key: &str) -> Answer {
+    for _ in 0..50 {
+        let answer = worker.reserve_bulk(key, "20").await;
+        if answer.status != 503 {
+            return answer;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("it does not recover by itself");
+}
+
+const BEFORE: &str = "northstar daily : 100 90 0 0 10";
+const AFTER: &str = "northstar daily : 100 70 20 0 10";
+
+#[tokio::test]
+async fn unreachable() {
+    let (service, proxy, worker) = behind_a_proxy().await;
+    proxy.set(Weather::Down).await;
+    unavailable(&worker, "job", &["ledger_unavailable"]).await;
+    let ready = worker.get("/readyz").await.expect(503);
+    assert_eq!(ready.text("status"), "unavailable");
+    worker.get("/healthz").await.expect(200);
+    assert_eq!(service.books().await.periods, [BEFORE]);
+    proxy.set(Weather::Fair).await;
+    recovered(&worker, "job").await.expect(201);
+    worker.get("/readyz").await.expect(200);
+    assert_eq!(service.books().await.periods, [AFTER]);
+}
+
+#[tokio::test]
+async fn silent() {
+    let (service, proxy, worker) = behind_a_proxy().await;
+    proxy.set(Weather::Stalled).await;
+    unavailable(&worker, "job", &["deadline_exceeded", "ledger_unavailable", "overloaded"]).await;
+    proxy.set(Weather::Fair).await;
+    recovered(&worker, "job").await;
+    assert_eq!(service.books().await.periods, [AFTER]);
+}
+
+#[tokio::test]
+async fn the_answer_is_lost_after_the_commit() {
+    let (service, proxy, worker) = behind_a_proxy().await;
+    // What is asked arrives, what is answered does not: the key's look-up is
+    // asked first, so the statement that reserves is not sent. A lost answer to
+    // that one is made by letting the look-up through.
+    let other = service.another().await;
+    let admitted = worker.at(other.address).reserve_bulk("job", "20").await.expect(201);
+    proxy.set(Weather::Deaf).await;
+    unavailable(&worker, "job", &["deadline_exceeded", "ledger_unavailable", "overloaded"]).await;
+    proxy.set(Weather::Fair).await;
+    proxy.cut().await;
+    let repeated = recovered(&worker, "job").await.expect(200);
+    assert_eq!((repeated.id(), repeated.token()), (admitted.id(), admitted.token()));
+    let books = service.books().await;
+    assert_eq!(books.periods, [AFTER]);
+    assert_eq!(books.entries_of("reserve").len(), 2);
+}
+
+#[tokio::test]
+async fn slow_past_the_deadline() {
+    let (service, _proxy, worker) = behind_a_proxy().await;
+    let mut holder = service.database.connect().await;
+    let mut held = holder.begin().await.unwrap();
+    held.execute("select from budget_period for update").await.unwrap();
+    let refused = unavailable(&worker, "job", &["deadline_exceeded"]).await;
+    assert!(refused.text("detail").contains("outcome is not known"));
+    held.rollback().await.unwrap();
+    // What was sent has timed out: nothing comes late.
+    assert_eq!(service.books().await.periods, [BEFORE]);
+    recovered(&worker, "job").await.expect(201);
+    assert_eq!(service.books().await.periods, [AFTER]);
+}
+
+#[tokio::test]
+async fn settling_slow_past_the_deadline() {
+    let (service, _proxy, worker) = behind_a_proxy().await;
+    let job = worker.reserve_bulk("job", "20").await.expect(201);
+    let mut holder = service.database.connect().await;
+    let mut held = holder.begin().await.unwrap();
+    held.execute("select from reservation for update").await.unwrap();
+    worker.settle(&job, "15").await.problem(503, "deadline_exceeded");
+    worker.extend(&job, "25").await.problem(503, "deadline_exceeded");
+    held.rollback().await.unwrap();
+    assert_eq!(service.books().await.periods, [AFTER]);
+    worker.settle(&job, "15").await.expect(200);
+    assert_eq!(service.books().await.periods, ["northstar daily : 100 75 0 0 25"]);
+}
+
+#[tokio::test]
+async fn read_only() {
+    let (service, proxy, worker) = behind_a_proxy().await;
+    let name: String =
+        sqlx::query_scalar("select current_database()").fetch_one(&mut service.database.connect().await).await.unwrap();
+    let set =
+        |value: &str| sqlx::AssertSqlSafe(format!("alter database {name} set default_transaction_read_only = {value}"));
+    let mut owner = service.database.connect().await;
+    owner.execute(set("on")).await.unwrap();
+    proxy.cut().await;
+    unavailable(&worker, "job", &["ledger_unavailable"]).await;
+    owner.execute("set default_transaction_read_only = off").await.unwrap();
+    owner.execute(set("off")).await.unwrap();
+    assert_eq!(service.books().await.periods, [BEFORE]);
+    proxy.cut().await;
+    recovered(&worker, "job").await.expect(201);
+    assert_eq!(service.books().await.periods, [AFTER]);
+}
+
+#[tokio::test]
+async fn out_of_connections() {
+    let (service, proxy, worker) = behind_a_proxy().await;
+    let name: String =
+        sqlx::query_scalar("select current_database()").fetch_one(&mut service.database.connect().await).await.unwrap();
+    let limit = |limit: i32| sqlx::AssertSqlSafe(format!("alter database {name} connection limit {limit}"));
+    let mut owner = service.database.connect().await;
+    owner.execute(limit(0)).await.unwrap();
+    proxy.cut().await;
+    unavailable(&worker, "job", &["ledger_unavailable"]).await;
+    owner.execute(limit(-1)).await.unwrap();
+    recovered(&worker, "job").await.expect(201);
+    assert_eq!(service.books().await.periods, [AFTER]);
+}
+
+#[tokio::test]
+async fn all_connections_of_the_process_are_busy() {
+    let service = Service::with_policy(NORTHSTAR).await;
+    let options = Options { max_connections: 1, statement_timeout: Duration::from_secs(20), ..short() };
+    let narrow = Service::on(service.database.clone(), options).await;
+    let worker = service.worker(&["northstar"]).await.at(narrow.address);
+    let first = worker.reserve_bulk("first", "10").await.expect(201);
+    let mut holder = service.database.connect().await;
+    let mut held = holder.begin().await.unwrap();
+    held.execute("select from reservation for update").await.unwrap();
+    let settling = tokio::spawn({
+        let worker = worker.clone();
+        let first = first.clone();
+        async move { worker.settle(&first, "10").await }
+    });
+    service.waiting_for_a_lock(1).await;
+    // It is not sent, so its outcome is known: nothing.
+    worker.reserve_bulk("second", "10").await.problem(503, "overloaded");
+    held.rollback().await.unwrap();
+    settling.await.unwrap();
+    worker.settle(&first, "10").await.expect(200);
+    assert_eq!(service.books().await.periods, ["northstar daily : 100 90 0 0 10"]);
+}
+
+#[tokio::test]
+async fn connections_that_the_server_has_closed_cost_nobody_an_answer() {
+    let (service, _proxy, worker) = behind_a_proxy().await;
+    service
+        .database
+        .connect()
+        .await
+        .execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'spend_ledger' and datname = current_database()")
+        .await
+        .unwrap();
+    worker.reserve_bulk("job", "20").await.expect(201);
+    assert_eq!(service.books().await.periods, [AFTER]);
+}
+
+#[tokio::test]
+async fn a_stop_finishes_what_is_in_flight() {
+    let mut service = Service::with_policy(NORTHSTAR).await;
+    let worker = service.worker(&["northstar"]).await;
+    worker.reserve_bulk("first", "10").await.expect(201);
+    let mut holder = service.database.connect().await;
+    let mut held = holder.begin().await.unwrap();
+    held.execute("select from budget_period for update").await.unwrap();
+    let reserving = tokio::spawn({
+        let worker = worker.clone();
+        async move { worker.reserve_bulk("second", "20").await }
+    });
+    service.waiting_for_a_lock(1).await;
+    service.stop();
+    held.rollback().await.unwrap();
+    reserving.await.unwrap().expect(201);
+    assert_eq!(service.books().await.periods, ["northstar daily : 100 70 30 0 0"]);
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_leaves_nothing_half_done() {
+    let service = Service::with_policy(NORTHSTAR).await;
+    let worker = service.worker(&["northstar"]).await;
+    worker.reserve_bulk("first", "10").await.expect(201);
+    let mut holder = service.database.connect().await;
+    let mut held = holder.begin().await.unwrap();
+    held.execute("select from budget_period for update").await.unwrap();
+    let request = worker.reserve_request("second", json!({"operation": "bulk", "units": 20, "holder": "w-1"}));
+    let reserving = tokio::spawn(async move { request.send().await });
+    service.waiting_for_a_lock(1).await;
+    reserving.abort();
+    held.rollback().await.unwrap();
+    // It was sent, so it is there; the repeat says so and takes nothing more.
+    let repeated = worker.reserve_bulk("second", "20").await.expect(200);
+    assert_eq!(repeated.headers["idempotency-replayed"], "true");
+    assert_eq!(service.books().await.periods, ["northstar daily : 100 70 30 0 0"]);
+}

@@ -1,0 +1,12 @@
+//! The rules, proven on real Postgres, through HTTP.
+//!
+//! One Postgres server for the run, one database for each test, made from a
+//! migrated template; tests run in parallel and in any order. After every
+//! scenario the books are verified.
+
+#![allow(clippy::arithmetic_side_effects, clippy::unwrap_used, clippy::float_arithmetic, missing_docs)]
+
+mod faults;
+mod plans;
+mod support;
+mod worked_cases;

@@ -1,0 +1,144 @@
+//! A service in this process, on a database of its own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use spend_ledger::http::{HttpOptions, serve};
+use spend_ledger::ledger::keys::NewKey;
+use spend_ledger::ledger::{Context, Database, DatabaseOptions, Ledger};
+use spend_ledger::model::role::{Accounts, Role};
+use spend_ledger::telemetry::Metrics;
+use tokio::net::TcpListener;
+
+use super::server::TestDatabase;
+use super::{Books, Client};
+
+/// How a test's service differs from the usual one.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub deadline: Duration,
+    pub statement_timeout: Duration,
+    pub max_connections: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            // Machines are slow and shared: what is not about deadlines has time.
+            deadline: Duration::from_secs(30),
+            statement_timeout: Duration::from_secs(20),
+            max_connections: 8,
+        }
+    }
+}
+
+/// A running service.
+pub struct Service {
+    pub database: TestDatabase,
+    pub ledger: Ledger,
+    pub address: SocketAddr,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+impl Service {
+    /// On a new database, with this policy applied.
+    pub async fn with_policy(policy: &str) -> Self {
+        let service = Self::on(TestDatabase::new().await, Options::default()).await;
+        service.apply(policy).await;
+        service
+    }
+
+    /// On this database, as another process of the service would be.
+    pub async fn on(database: TestDatabase, options: Options) -> Self {
+        let url = database.service_url.clone();
+        Self::at(database, url, options).await
+    }
+
+    /// On this database, reached through another URL (a proxy that misbehaves).
+    pub async fn at(database: TestDatabase, url: String, options: Options) -> Self {
+        let metrics = Metrics::new();
+        let connect = DatabaseOptions {
+            url,
+            max_connections: options.max_connections,
+            statement_timeout: options.statement_timeout,
+        };
+        let pool = Database::connect_lazily(&connect, metrics.clone()).unwrap();
+        let ledger = Ledger::open(pool, metrics).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let http = HttpOptions { deadline: options.deadline };
+        tokio::spawn(serve(listener, ledger.clone(), http, async {
+            let _ = stopped.await;
+        }));
+        Self { database, ledger, address, stop: Some(stop) }
+    }
+
+    /// Another process of the service on the same database.
+    pub async fn another(&self) -> Self {
+        Self::on(self.database.clone(), Options::default()).await
+    }
+
+    /// Applies a policy.
+    pub async fn apply(&self, policy: &str) {
+        self.ledger.apply_policy(&Context::system("test"), policy, false).await.unwrap();
+    }
+
+    /// A client with a new key for these accounts.
+    pub async fn worker(&self, accounts: &[&str]) -> Client {
+        let names = accounts.iter().map(|name| name.parse().unwrap()).collect();
+        self.client(Role::Worker, Accounts::These(names)).await
+    }
+
+    /// A client with a new key for all accounts.
+    pub async fn fleet(&self) -> Client {
+        self.client(Role::Worker, Accounts::All).await
+    }
+
+    /// A client with a new operator key.
+    pub async fn operator(&self) -> Client {
+        self.client(Role::Operator, Accounts::All).await
+    }
+
+    /// A client with a new finance key.
+    pub async fn finance(&self) -> Client {
+        self.client(Role::Finance, Accounts::All).await
+    }
+
+    async fn client(&self, role: Role, accounts: Accounts) -> Client {
+        let new = NewKey { name: None, role, accounts, expires_at: None };
+        let (_, secret) = self.ledger.create_key(&Context::system("test"), &new).await.unwrap();
+        Client::new(self.address, &secret)
+    }
+
+    /// The books, read past the service.
+    pub async fn books(&self) -> Books {
+        Books::read(&self.database).await
+    }
+
+    /// Waits until so many sessions of this database wait for a lock.
+    pub async fn waiting_for_a_lock(&self, sessions: i64) {
+        let mut connection = self.database.connect().await;
+        for _ in 0..1000 {
+            let waiting: i64 = sqlx::query_scalar(
+                "select count(*) from pg_stat_activity
+                 where datname = current_database() and wait_event_type = 'Lock'",
+            )
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+            if waiting >= sessions {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{sessions} sessions never waited for a lock");
+    }
+
+    /// Stops serving, as on SIGTERM.
+    pub fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+}
