@@ -26,7 +26,18 @@ create table policy_state (
 );
 comment on table policy_state is
     'The version of the policy in force. Applying a policy locks this row; opening a period shares it.';
+comment on column policy_state.only_row is 'Always true: there is one row.';
+comment on column policy_state.version is 'The version in force; 0 before the first policy.';
 insert into policy_state (version) values (0);
+
+-- Not inlined, and volatile: it sees what was committed a moment ago, also in the
+-- middle of a statement that has waited for a lock.
+create function policy_version_in_force() returns bigint language plpgsql volatile as $$
+begin
+    return (select version from policy_state);
+end $$;
+comment on function policy_version_in_force() is
+    'The version of the policy in force at this instant, whatever the statement''s snapshot shows.';
 
 create table policy_version (
     version    bigint primary key,
@@ -54,6 +65,7 @@ create table provider (
     constraint provider_enforcement_is_known check (enforcement in ('calls', 'worker'))
 );
 comment on table provider is 'The paid services.';
+comment on column provider.name is 'Its name in the policy file.';
 comment on column provider.unit is 'What the provider bills in, and so what is counted.';
 comment on column provider.enforcement is
     'Who can stop a worker from spending: calls (the ledger admits each paid request) or worker (only evidence can).';
@@ -72,6 +84,8 @@ create table operation (
     constraint operation_revision_counts_from_one check (revision > 0)
 );
 comment on table operation is 'The kinds of work that spend at a provider.';
+comment on column operation.name is 'Its name in the policy file.';
+comment on column operation.provider is 'Where it spends.';
 comment on column operation.revision is 'Which revision of its cost map new estimates are made by.';
 comment on column operation.max_units is 'The most that one reservation may ask for, inclusive.';
 comment on column operation.mode is 'enforce, or observe: its bounds are recorded and refuse nothing.';
@@ -86,6 +100,9 @@ create table operation_revision (
 );
 comment on table operation_revision is
     'Every cost map an operation ever had: actual quantities are priced by the one the estimate was made by. Append-only.';
+comment on column operation_revision.operation is 'The operation.';
+comment on column operation_revision.revision is 'Counts the operation''s cost maps from one.';
+comment on column operation_revision.defined_at is 'When it came into force, by the database''s clock.';
 comment on column operation_revision.pricing is 'Quantities with bounds and defaults, and the cost map; or explicit.';
 create trigger operation_revision_is_append_only before update or delete or truncate on operation_revision
     for each statement execute function refuse_change();
@@ -96,6 +113,7 @@ create table plan (
     retired_at timestamptz
 );
 comment on table plan is 'The budgets that a class of accounts gets (their limits are in budget).';
+comment on column plan.name is 'Its name in the policy file.';
 comment on column plan.unbounded is 'Units in which an account of this plan may spend without a limit.';
 comment on column plan.retired_at is 'When a policy left it out; null while it is in force.';
 
@@ -120,6 +138,9 @@ create table budget (
     constraint budget_mode_is_known check (mode in ('enforce', 'observe'))
 );
 comment on table budget is 'The limits of each plan.';
+comment on column budget.plan is 'The plan that it belongs to.';
+comment on column budget.name is 'Its name in the plan; the same name stands for the same thing in every plan.';
+comment on column budget.unit is 'What is bounded.';
 comment on column budget.limit_units is 'How much one period admits. Zero admits nothing.';
 comment on column budget.period is 'The calendar interval that the limit is for; total is the whole life of the budget.';
 comment on column budget.timezone is 'The IANA zone whose local calendar bounds the periods.';
@@ -139,6 +160,7 @@ create table account (
     constraint account_name_is_not_empty check (name <> '')
 );
 comment on table account is 'The customers or tenants whose spending is bounded.';
+comment on column account.name is 'Its name in the policy file, and everywhere else.';
 comment on column account.plan is 'The plan whose budgets it gets.';
 comment on column account.limits is 'Its own limits for budgets of the plan: {budget: units}.';
 comment on column account.retired_at is 'When a policy left it out; null while it is in force.';
@@ -162,6 +184,12 @@ create table pool (
     constraint pool_mode_is_known check (mode in ('enforce', 'observe'))
 );
 comment on table pool is 'The budgets that all accounts share.';
+comment on column pool.name is 'Its name in the policy file.';
+comment on column pool.unit is 'What is bounded.';
+comment on column pool.period is 'The calendar interval that the limit is for; total is its whole life.';
+comment on column pool.timezone is 'The IANA zone whose local calendar bounds the periods.';
+comment on column pool.rollover is 'As in budget.';
+comment on column pool.mode is 'As in budget.';
 comment on column pool.limit_units is 'How much one period admits, for all accounts together.';
 comment on column pool.provider is 'Bounds only work at this provider, when given.';
 comment on column pool.provider_key is 'Bounds only work with this key of ours at the provider, when given.';
@@ -185,8 +213,26 @@ create table api_key (
     constraint api_key_bound_to_something check (accounts is null or cardinality(accounts) > 0)
 );
 comment on table api_key is 'Who may ask. Only a hash of each key is kept.';
+comment on column api_key.id is 'Its id; actors are written as key: and this id.';
+comment on column api_key.name is 'A person''s name for it.';
+comment on column api_key.role is 'What it may do: worker, operator or finance.';
+comment on column api_key.created_at is 'When it was made, by the database''s clock.';
+comment on column api_key.created_by is 'Who made it.';
+comment on column api_key.expires_at is 'From this instant on the key is refused; null if never.';
 comment on column api_key.accounts is 'The accounts a worker''s key may act for; null is all of them.';
 comment on column api_key.revoked_at is 'From this instant on the key is refused.';
+
+-- A key that was revoked may have leaked: it never comes back.
+create function refuse_unrevoking() returns trigger language plpgsql as $$
+begin
+    if old.revoked_at is not null and new.revoked_at is distinct from old.revoked_at then
+        raise exception 'key % was revoked: that is final', old.id using errcode = 'restrict_violation';
+    end if;
+    return new;
+end $$;
+comment on function refuse_unrevoking() is 'Refuses to change the time at which a key was revoked.';
+create trigger api_key_revocation_is_final before update on api_key
+    for each row execute function refuse_unrevoking();
 
 create table audit_entry (
     id      uuid primary key,
@@ -197,6 +243,7 @@ create table audit_entry (
     detail  jsonb not null
 );
 comment on table audit_entry is 'Who changed what outside the journal: policy, keys. Append-only.';
+comment on column audit_entry.id is 'Its id; ids rise with time.';
 comment on column audit_entry.at is 'When, by the database''s clock.';
 comment on column audit_entry.actor is 'The API key that asked, or the command line.';
 comment on column audit_entry.action is 'What was done.';
@@ -204,3 +251,16 @@ comment on column audit_entry.subject is 'What it was done to.';
 comment on column audit_entry.detail is 'What changed.';
 create trigger audit_entry_is_append_only before update or delete or truncate on audit_entry
     for each statement execute function refuse_change();
+
+-- The history of this schema itself, which is there before it when a migrator
+-- runs this, and not when the files are run by hand.
+do $$
+begin
+    if to_regclass('refinery_schema_history') is not null then
+        comment on table refinery_schema_history is 'The migrations that made this schema.';
+        comment on column refinery_schema_history.version is 'The number of the migration.';
+        comment on column refinery_schema_history.name is 'Its name.';
+        comment on column refinery_schema_history.applied_on is 'When it was applied, by the clock of whoever migrated.';
+        comment on column refinery_schema_history.checksum is 'What its text adds up to: a migration is never edited.';
+    end if;
+end $$;

@@ -44,6 +44,7 @@ create table budget_period (
 comment on table budget_period is
     'One concrete interval of a budget, and its balances. Every change of a balance is in journal_entry.';
 comment on column budget_period.account is 'Whose budget it is; empty for a pool, which all accounts share.';
+comment on column budget_period.id is 'Its id; journal_entry.period_id and reservation.period_ids name it.';
 comment on column budget_period.budget is 'The budget''s name in the account''s plan, or the pool''s name.';
 comment on column budget_period.member is 'Which member''s, for a budget per member; empty for the whole account.';
 comment on column budget_period.ordinal is 'The how-manieth period of its budget this is.';
@@ -164,6 +165,7 @@ create table reservation (
 ) with (fillfactor = 80);
 comment on table reservation is 'The authorised estimate for one job, and what became of it.';
 comment on column reservation.account is 'Whose spending it is.';
+comment on column reservation.id is 'Its id, made when it was asked for; ids rise with time.';
 comment on column reservation.idempotency_key is 'The job''s identity within its account.';
 comment on column reservation.request is 'The request as it was sent; a repeat is compared with it.';
 comment on column reservation.operation is 'The kind of work.';
@@ -172,6 +174,9 @@ comment on column reservation.provider is 'Where the work spends.';
 comment on column reservation.enforcement is 'Who can stop its worker, as it was when it was admitted.';
 comment on column reservation.unit is 'What its amounts count.';
 comment on column reservation.member is 'The member it was made for, if it was named.';
+comment on column reservation.provider_key is 'Our key at the provider that it uses, if it was named.';
+comment on column reservation.reference is 'The client''s own name for the job.';
+comment on column reservation.labels is 'The client''s own labels.';
 comment on column reservation.period_ids is
     'The budget periods it was admitted in and stays charged to, each with the same amounts.';
 comment on column reservation.policy_version is 'The policy that it was admitted under.';
@@ -218,10 +223,17 @@ create table reservation_event (
     liability      numeric(28, 12) not null,
     attempt_number integer,
     detail         jsonb not null default '{}',
-    primary key (account, reservation_id, version)
+    primary key (account, reservation_id, version),
+    constraint reservation_event_amounts_are_amounts check (
+        'NaN' not in (ceiling, settled, reserved, liability)
+        and least(ceiling, settled, reserved, liability) >= 0),
+    constraint reservation_event_counts_from_one check (version >= 1)
 );
 comment on table reservation_event is
     'The history of every reservation: one row for each version, without gaps. Append-only.';
+comment on column reservation_event.account is 'The account of the reservation.';
+comment on column reservation_event.reservation_id is 'The reservation.';
+comment on column reservation_event.attempt_number is 'The attempt that was current after it.';
 comment on column reservation_event.version is 'The reservation''s version that this change made.';
 comment on column reservation_event.event is 'What happened.';
 comment on column reservation_event.at is 'When, by the database''s clock.';
@@ -255,6 +267,8 @@ create table journal_entry (
     reason              text,
     primary key (account, period_id, entry_no),
     constraint journal_entry_amount_is_positive check (amount > 0 and amount <> 'NaN'),
+    constraint journal_entry_balances_are_amounts check (
+        'NaN' not in (available, reserved, liability, settled) and least(reserved, liability, settled) >= 0),
     constraint journal_entry_moves_between_buckets check (
         source <> target
         and source in ('granted', 'available', 'reserved', 'liability', 'settled')
@@ -295,10 +309,12 @@ create table refusal (
     code      text not null,
     observed  boolean not null,
     units     numeric(28, 12),
-    detail    jsonb not null
+    detail    jsonb not null,
+    constraint refusal_units_are_an_amount check (units <> 'NaN' and units >= 0)
 );
 comment on table refusal is
     'Every request that was refused, or would have been by a limit that only observes. Kept for a limited time.';
+comment on column refusal.id is 'Its id.';
 comment on column refusal.at is 'When, by the database''s clock.';
 comment on column refusal.account is 'The account it was for, if it was known.';
 comment on column refusal.operation is 'The operation it named.';

@@ -47,7 +47,11 @@ impl Ledger {
                     return Ok(applied);
                 }
                 Ok(Outcome::Refused(refused)) => return Err(as_refusal(refused).into()),
-                Err(Failure::Database(error)) => tries.again(error).await?,
+                Err(Failure::Database(error)) if is_out_of_range(&error) => {
+                    return Err(Refusal::invalid("", "a limit would take a balance out of range").into());
+                }
+                // Applied again, it would say that nothing changed.
+                Err(Failure::Database(error)) => tries.again_if_rolled_back(error).await?,
                 Err(Failure::Stored(error)) => return Err(error),
             }
         }
@@ -56,6 +60,11 @@ impl Ledger {
 
 fn as_refusal(refused: PolicyRefused) -> Refusal {
     Refusal::Invalid(refused.faults.into_iter().map(|fault| FieldFault::new(fault.place, fault.message)).collect())
+}
+
+/// numeric_value_out_of_range
+fn is_out_of_range(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|reported| reported.code()).as_deref() == Some("22003")
 }
 
 async fn apply(connection: &mut PgConnection, actor: &str, source: &str, dry_run: bool) -> Result<Outcome, Failure> {

@@ -80,7 +80,7 @@ impl Ledger {
             }
             if !open && !budget.per_member {
                 let limit = customer.limits.get(name).copied().unwrap_or(budget.limit);
-                balances.push(self.as_it_would_open(context, account, name, budget, limit, at).await?);
+                balances.extend(self.as_it_would_open(context, account, name, budget, limit, at).await?);
             }
         }
         Ok(balances)
@@ -123,6 +123,7 @@ impl Ledger {
         }
     }
 
+    /// The period as it would open; none if the budget's one period begins later.
     async fn as_it_would_open(
         &self,
         context: &Context,
@@ -131,19 +132,24 @@ impl Ledger {
         budget: &Budget,
         limit: Units,
         at: DateTime<Utc>,
-    ) -> Result<Balance, Error> {
+    ) -> Result<Option<Balance>, Error> {
         let interval = budget.calendar.interval(at).map_err(|error| Refusal::invalid("at", error.to_string()))?;
+        let known = self.periods_around(context, account, name, at).await?;
+        if interval.ends_at.is_none() && known.later {
+            return Ok(None);
+        }
         let carried = match budget.rollover {
             Rollover::OriginalPeriod => Units::ZERO,
-            Rollover::CarryForward => self.held_before(context, account, name, at).await?,
+            // More than the columns hold leaves nothing available either way.
+            Rollover::CarryForward => Units::from_decimal(known.held).unwrap_or(Units::MAX),
         };
         let available = limit.checked_sub(carried).map_err(|error| Error::Unexpected(format!("a carry {error}")))?;
-        Ok(Balance {
+        Ok(Some(Balance {
             budget: name.clone(),
             member: None,
             unit: budget.unit.clone(),
             period_id: None,
-            starts_at: interval.starts_at,
+            starts_at: known.ended_at.map_or(interval.starts_at, |ended| ended.max(interval.starts_at)),
             ends_at: interval.ends_at,
             limit,
             available,
@@ -151,35 +157,49 @@ impl Ledger {
             liability: Units::ZERO,
             settled: Units::ZERO,
             mode: budget.mode,
-        })
+        }))
     }
 
-    async fn held_before(
+    async fn periods_around(
         &self,
         context: &Context,
         account: &Name,
         budget: &Name,
         at: DateTime<Utc>,
-    ) -> Result<Units, Error> {
+    ) -> Result<Around, Error> {
         let mut tries = self.database.tries(context);
         loop {
             let mut connection = tries.connection().await?;
-            let held = sqlx::query_scalar!(
-                r#"select coalesce(sum(reserved + liability), 0) as "held!"
+            let around = sqlx::query_as!(
+                Around,
+                r#"select coalesce(sum(reserved + liability) filter (where starts_at <= $3), 0) as "held!",
+                          max(ends_at) filter (where ends_at <= $3) as ended_at,
+                          count(*) filter (where starts_at > $3) > 0 as "later!"
                    from budget_period
-                   where account = $1 and budget = $2 and member = '' and starts_at <= $3"#,
+                   where account = $1 and budget = $2 and member = ''"#,
                 account.as_str(),
                 budget.as_str(),
                 at
             )
             .fetch_one(&mut *connection)
             .await;
-            match held {
-                Ok(held) => return units(held),
+            match around {
+                Ok(around) => return Ok(around),
                 Err(error) => tries.again(error).await?,
             }
         }
     }
+}
+
+/// What is known of the other periods of a budget, seen from an instant in none
+/// of them.
+struct Around {
+    /// What those before still hold.
+    held: Decimal,
+    /// When the one before ended.
+    ended_at: Option<DateTime<Utc>>,
+    /// Whether there are any after it.
+    later: bool,
 }
 
 fn as_it_is(name: &Name, budget: &Budget, row: &Row) -> Result<Balance, Error> {

@@ -31,9 +31,9 @@ pub(super) struct ChargeSeen {
     pub available: Option<Units>,
     /// What was reserved or in liability.
     pub held: Option<Units>,
-    /// Whether earlier periods still take from it.
+    /// What earlier periods still take from it.
     #[serde(default)]
-    pub carried: bool,
+    pub carried: Option<Units>,
 }
 
 impl ChargeSeen {
@@ -54,12 +54,17 @@ impl ChargeSeen {
         }
     }
 
-    /// Whether live work could give back enough.
+    /// Whether live work, of this period or of an earlier one that it carries,
+    /// could give back enough.
     fn could_be_released(&self, units: Units) -> bool {
-        match (self.available, self.held) {
-            (Some(available), Some(held)) => available.checked_add(held).is_ok_and(|most| most >= units),
-            _ => false,
-        }
+        let parts = [self.available, self.held, self.carried];
+        let most = parts.into_iter().flatten().try_fold(Units::ZERO, Units::checked_add);
+        most.is_ok_and(|most| most >= units)
+    }
+
+    /// Whether earlier periods still take from it.
+    pub fn carries(&self) -> bool {
+        self.carried.is_some_and(|carried| !carried.is_zero())
     }
 
     fn frozen(&self) -> bool {

@@ -147,6 +147,17 @@ impl Tries<'_> {
         self.database.connection(self.context.deadline).await
     }
 
+    /// The same for what must not be done twice: tried again only if the
+    /// database says that it was rolled back.
+    ///
+    /// # Errors
+    ///
+    /// The error itself, if it may not be tried again, or not any more.
+    pub(super) async fn again_if_rolled_back(&mut self, error: sqlx::Error) -> Result<(), Error> {
+        let code = error.as_database_error().and_then(|reported| reported.code());
+        if matches!(code.as_deref(), Some("40001" | "40P01")) { self.again(error).await } else { Err(error.into()) }
+    }
+
     /// Waits a little if the statement may be tried again.
     ///
     /// # Errors

@@ -33,6 +33,9 @@ impl From<sqlx::Error> for Error {
                 match code.as_str() {
                     // statement_timeout, lock_timeout
                     "57014" | "55P03" => Self::DeadlineExceeded("a statement took too long"),
+                    // numeric_value_out_of_range: a balance that the columns cannot
+                    // hold. Nothing was changed.
+                    "22003" => Refusal::invalid("units", "would take a balance out of range").into(),
                     // Serialization failures and deadlocks that outlived their
                     // retries; read-only; shutting down; out of resources.
                     "40001" | "40P01" | "25006" | "57P01" | "57P02" | "57P03" => Self::Unavailable(error.to_string()),

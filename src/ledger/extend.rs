@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::charges::{ChargeSeen, exhausted, observed, over_a_whole_period};
 use super::refusals::Refused;
+use super::reservations::units as as_units;
 use super::{Context, Error, Ledger};
 use crate::model::refusal::Conflict;
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
@@ -28,6 +29,7 @@ struct Verdict {
     outcome: String,
     at: DateTime<Utc>,
     max_units: rust_decimal::Decimal,
+    observing: bool,
     units: String,
     record: Json<Record>,
     budgets: Json<Vec<ChargedPeriod>>,
@@ -47,13 +49,18 @@ impl Ledger {
     /// `BudgetExhausted`, what the policy has retired, or the world.
     pub async fn extend(&self, context: &Context, extend: &Extend) -> Result<Reservation, Error> {
         let verdict = self.extend_statement(context, extend).await?;
-        let Verdict { outcome, at, max_units, units, record, budgets, charges, .. } = verdict;
+        let Verdict { outcome, at, max_units, observing, units, record, budgets, charges, .. } = verdict;
         let record = record.0;
         let charges = charges.0;
         let (account, operation) = (record.account.clone(), record.operation.clone());
         let unit = record.unit.clone();
         let units = Units::parse(&units).map_err(|error| Error::Unexpected(format!("extension {error}")))?;
         let reservation = Reservation { record, budgets: budgets.0, at }.shown_to(&extend.attempt);
+        let over_the_operation = Refusal::TooExpensive {
+            units: extend.ceiling,
+            max_units: as_units(max_units)?,
+            bound: format!("one {operation}"),
+        };
         let conflict = |conflict, reservation| Refusal::Conflict { conflict, reservation: Box::new(reservation) };
         let refusal = match outcome.as_str() {
             "extended" => {
@@ -61,6 +68,9 @@ impl Ledger {
                 if !breaches.is_empty() {
                     let would = Refusal::BudgetExhausted { breaches, retry: Retry::Never, retry_after_seconds: None };
                     self.refusals.record(Refused::new(Some(&account), &operation, &would, true));
+                }
+                if observing && extend.ceiling.get() > max_units {
+                    self.refusals.record(Refused::new(Some(&account), &operation, &over_the_operation, true));
                 }
                 return Ok(reservation);
             }
@@ -71,13 +81,9 @@ impl Ledger {
             "unknown_operation" => Refusal::UnknownOperation(operation.to_string()),
             "unknown_account" => Refusal::UnknownAccount(account.to_string()),
             "no_budget" => Refusal::NoBudget { unit },
-            "too_expensive" => Refusal::TooExpensive {
-                units: extend.ceiling,
-                max_units: Units::from_decimal(max_units)
-                    .map_err(|error| Error::Unexpected(format!("max_units {error}")))?,
-                bound: format!("one {operation}"),
-            },
+            "too_expensive" => over_the_operation,
             "over_a_whole_period" => over_a_whole_period(&charges, extend.ceiling),
+            "out_of_range" => Refusal::invalid("ceiling", "would take a balance out of range"),
             "budget_exhausted" => in_its_own_period(exhausted(&charges, units, at)),
             other => return Err(Error::Unexpected(format!("an extension came out as {other}"))),
         };

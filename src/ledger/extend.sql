@@ -31,13 +31,20 @@ period as materialized (
 -- Read after the last lock was granted: the count comes first, and must be all.
 decided_at as materialized (
     select all_of(count(*), (select count(distinct id) from locked l cross join unnest((l.r).period_ids) id)) as periods,
-           ledger_clock() as at
+           ledger_clock() as at,
+           -- What the policy's tables say below is of when the statement began.
+           all_of(policy_version_in_force(), (select version from policy_state)) as policy_version
     from period),
 -- The budgets of each reservation as the policy in force has them.
 charge as materialized (
     select l.n, p.account as owner, p.id as period_id, p.budget, p.member, p.limit_units, p.available,
            p.reserved, p.reserved + p.liability as held, p.ends_at, p.closed_at,
-           coalesce(b.mode, o.mode) as mode,
+           coalesce(b.mode, o.mode, 'enforce') as mode,
+           -- A budget that only observes has room down to what the column can hold.
+           case
+               when coalesce(b.mode, o.mode, 'enforce') = 'enforce' then p.available
+               else least(p.available + 9999999999999999.999999999999, 9999999999999999.999999999999 - p.reserved)
+           end as room,
            (b.name is not null and b.retired_at is null) or (o.name is not null and o.retired_at is null) as in_force
     from locked l
     join period p on p.id = any ((l.r).period_ids)
@@ -50,7 +57,7 @@ wanted as materialized (
            held_units('active', l.ceiling, (l.r).settled,
                       (l.r).in_flight + (l.r).unknown_units + (l.r).stated_outstanding)
                - (l.r).reserved - (l.r).liability as units,
-           o.max_units,
+           o.max_units, o.mode as operation_mode,
            case
                when (l.r).attempt_token is distinct from l.token then 'stale_attempt'
                when (l.r).state <> 'active' then 'not_active'
@@ -58,6 +65,11 @@ wanted as materialized (
                when o.retired_at is not null then 'unknown_operation'
                when a.retired_at is not null then 'unknown_account'
                when exists (select from charge c where c.n = l.n and not c.in_force) then 'no_budget'
+               when not exists (select from charge c where c.n = l.n and c.mode = 'enforce')
+                    and not exists (select
+                                    from plan p
+                                    where p.name = a.plan and p.retired_at is null
+                                      and (l.r).unit = any (p.unbounded)) then 'no_budget'
                when exists (select from charge c where c.n = l.n and c.closed_at is not null) then 'period_closed'
                when o.mode = 'enforce' and l.ceiling > o.max_units then 'too_expensive'
                when exists (select
@@ -73,10 +85,7 @@ admitted as materialized (
     select unnest(admit(array_agg(c.n order by c.n, c.period_id),
                         array_agg(c.period_id order by c.n, c.period_id),
                         array_agg(w.units order by c.n, c.period_id),
-                        array_agg(case
-                                      when c.mode = 'enforce' then c.available
-                                      else least(c.available + 9999999999999999, 9999999999999999 - c.reserved)
-                                  end order by c.n, c.period_id))) as n
+                        array_agg(c.room order by c.n, c.period_id))) as n
     from wanted w
     join charge c on c.n = w.n
     where w.outcome = 'fits'
@@ -85,20 +94,41 @@ admitted as materialized (
     from wanted w
     where w.outcome = 'fits' and not exists (select from charge c where c.n = w.n)),
 verdict as materialized (
-    select w.n, w.r, w.ceiling, w.units, w.max_units, l.ceiling as asked, l.actor,
+    select w.n, w.r, w.ceiling, w.units, w.max_units, w.operation_mode, l.actor,
            (w.r).version + 1 as version,
            greatest((w.r).updated_at, d.at) as at,
            case
                when w.outcome <> 'fits' then w.outcome
                when w.n in (select n from admitted) then 'extended'
+               when exists (select from charge c where c.n = w.n and c.mode = 'observe' and w.units > c.room)
+                    and not exists (select from charge c where c.n = w.n and c.mode = 'enforce' and w.units > c.room)
+                   then 'out_of_range'
                else 'budget_exhausted'
            end as outcome
     from wanted w
     join locked l on l.n = w.n
     cross join decided_at d),
+-- Every column that a constraint reads is set from the locked row: Postgres
+-- checks the new row before it notices that the statement's snapshot showed it an
+-- older one.
 updated as (
     update reservation t
-    set ceiling = v.ceiling, reserved = t.reserved + v.units, version = v.version, updated_at = v.at
+    set ceiling = v.ceiling,
+        reserved = (v.r).reserved + v.units,
+        version = v.version,
+        updated_at = v.at,
+        state = (v.r).state,
+        settled = (v.r).settled,
+        in_flight = (v.r).in_flight,
+        unknown_units = (v.r).unknown_units,
+        stated_outstanding = (v.r).stated_outstanding,
+        liability = (v.r).liability,
+        attempt_number = (v.r).attempt_number,
+        attempt_holder = (v.r).attempt_holder,
+        attempt_token = (v.r).attempt_token,
+        attempt_settled = (v.r).attempt_settled,
+        lease_expires_at = (v.r).lease_expires_at,
+        closed_at = (v.r).closed_at
     from verdict v
     where t.account = (v.r).account and t.id = (v.r).id and v.outcome = 'extended'
     returning v.n, t as r),
@@ -120,6 +150,7 @@ posted as materialized (
     where v.outcome = 'extended' and v.units > 0
     having count(*) > 0)
 select v.n as "n!", v.outcome as "outcome!", d.at as "at!", v.max_units as "max_units!",
+       v.operation_mode = 'observe' as "observing!",
        trim_scale(v.units)::text as "units!",
        reservation_json(coalesce(u.r, v.r)) as "record!: Json<Record>",
        reservation_periods(v.r) as "budgets!: Json<Vec<ChargedPeriod>>",

@@ -171,7 +171,8 @@ impl Ledger {
                     return Ok((key, secret));
                 }
                 Ok(Err(refusal)) => return Err(refusal.into()),
-                Err(error) => tries.again(error).await?,
+                // Made again, the first one would be left over, known to nobody.
+                Err(error) => tries.again_if_rolled_back(error).await?,
             }
         }
     }

@@ -155,6 +155,10 @@ impl Ledger {
                 self.refusals.record(Refused::new(Some(&reserve.account), &reserve.request.operation, &refusal, false));
                 Err(refusal.into())
             }
+            "out_of_range" => {
+                let refusal = Refusal::invalid("units", "would take a balance out of range");
+                self.refused_by_policy(context, reserve, policy, refusal).await
+            }
             other => Err(Error::Unexpected(format!("item {} came out as {other}", verdict.n))),
         }
     }
@@ -254,7 +258,7 @@ impl Ledger {
         charges: &[ChargeSeen],
     ) -> Result<bool, Error> {
         let mut changed = false;
-        for charge in charges.iter().filter(|charge| charge.enforcing && charge.carried) {
+        for charge in charges.iter().filter(|charge| charge.enforcing && charge.carries()) {
             let budget = BudgetOf {
                 account: if charge.pool { String::new() } else { account.to_string() },
                 budget: charge.budget.clone(),

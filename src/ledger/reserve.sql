@@ -65,20 +65,22 @@ locked as materialized (
       and p.id = any (array(select c.period_id from charge c join look l on l.n = c.n where l.outcome = 'fits'))
     order by p.id
     for no key update of p),
--- Read after the last lock was granted: the count comes first.
+-- Read after the last lock was granted, which may have been waited for: the time,
+-- and the policy in force. The count comes first.
 decided as materialized (
     select all_of(count(*), (select count(distinct c.period_id)
                              from charge c
                              join look l on l.n = c.n
                              where l.outcome = 'fits')) as periods,
-           ledger_clock() as at
+           ledger_clock() as at,
+           policy_version_in_force() as policy_version
     from locked),
 -- A budget that only observes has room down to what the column can hold.
 room as materialized (
-    select c.n, c.period_id, l.estimate, p.ends_at <= d.at as ended,
+    select c.n, c.period_id, c.enforcing, l.estimate, p.ends_at <= d.at as ended,
            case
                when c.enforcing then p.available
-               else least(p.available + 9999999999999999, 9999999999999999 - p.reserved)
+               else least(p.available + 9999999999999999.999999999999, 9999999999999999.999999999999 - p.reserved)
            end as room
     from charge c
     join look l on l.n = c.n and l.outcome = 'fits'
@@ -100,11 +102,15 @@ verdict as materialized (
     select l.n, l.estimate,
            case
                when l.outcome <> 'fits' then l.outcome
+               when d.policy_version <> $24 then 'policy_changed'
                when l.n in (select n from room where ended) then 'period_missing'
                when l.n in (select n from admitted) then 'admitted'
+               when l.n in (select n from room where not enforcing and estimate > room)
+                    and l.n not in (select n from room where enforcing and estimate > room) then 'out_of_range'
                else 'budget_exhausted'
            end as outcome
-    from look l),
+    from look l
+    cross join decided d),
 new_reservation as (
     insert into reservation (account, id, idempotency_key, request, operation, operation_revision, provider,
                              enforcement, unit, member, provider_key, period_ids, policy_version, estimate,
@@ -142,7 +148,7 @@ select v.n as "n!", v.outcome as "outcome!", d.at as "at!",
                    'limit', trim_scale(coalesce(p.limit_units, c.limit_units))::text,
                    'available', trim_scale(coalesce(p.available, c.available))::text,
                    'held', trim_scale(coalesce(p.reserved + p.liability, c.held))::text,
-                   'carried', coalesce(p.carried, c.carried, 0) > 0)
+                   'carried', trim_scale(coalesce(p.carried, c.carried))::text)
                    order by c.owner = '', c.budget, c.member), '[]')
         from charge c
         left join locked p on p.account = c.owner and p.id = c.period_id

@@ -64,16 +64,28 @@ verdict as materialized (
            end as outcome
     from wanted w
     cross join decided_at d),
+-- Every column that a constraint reads is set from the locked row: Postgres
+-- checks the new row before it notices that the statement's snapshot showed it an
+-- older one.
 updated as (
     update reservation t
     set state = v.state,
         settled = v.settled,
         attempt_settled = v.units,
         reserved = v.reserved,
-        provider_request_id = coalesce(v.provider_request_id, t.provider_request_id),
+        provider_request_id = coalesce(v.provider_request_id, (v.r).provider_request_id),
         version = v.version,
         updated_at = v.at,
-        closed_at = case when v.final then v.at end
+        closed_at = case when v.final then v.at end,
+        ceiling = (v.r).ceiling,
+        in_flight = (v.r).in_flight,
+        unknown_units = (v.r).unknown_units,
+        stated_outstanding = (v.r).stated_outstanding,
+        liability = (v.r).liability,
+        attempt_number = (v.r).attempt_number,
+        attempt_holder = (v.r).attempt_holder,
+        attempt_token = (v.r).attempt_token,
+        lease_expires_at = (v.r).lease_expires_at
     from verdict v
     where t.account = (v.r).account and t.id = (v.r).id and v.outcome = 'settled'
     returning v.n, t as r),

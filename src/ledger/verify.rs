@@ -55,8 +55,10 @@ pub async fn verify(url: &str, mut report: impl FnMut(&str)) -> Result<Verified,
     Ok(verified)
 }
 
-/// What a database can say by itself, one sentence a row.
-const CHECKS: [&str; 7] = [
+/// What a database can say by itself, one sentence a row. The first says where a
+/// column holds no number at all; what is computed from it is then not compared.
+const CHECKS: [&str; 8] = [
+    include_str!("verify/numbers.sql"),
     include_str!("verify/held_by_reservations.sql"),
     include_str!("verify/entries_of_reservations.sql"),
     include_str!("verify/reservation_versions.sql"),
@@ -69,20 +71,35 @@ const CHECKS: [&str; 7] = [
 /// One journal entry, or a period without any, in the order of entry numbers.
 #[derive(sqlx::FromRow)]
 struct Line {
+    #[sqlx(flatten)]
+    period: Period,
+    #[sqlx(flatten)]
+    entry: Entry,
+}
+
+/// A budget period as it stands. What is not a number is absent.
+#[derive(sqlx::FromRow)]
+struct Period {
     account: String,
     period_id: Uuid,
     budget: String,
-    period_available: Decimal,
-    period_reserved: Decimal,
-    period_liability: Decimal,
-    period_settled: Decimal,
-    period_granted: Decimal,
-    period_limit: Decimal,
-    period_carried: Decimal,
+    period_available: Option<Decimal>,
+    period_reserved: Option<Decimal>,
+    period_liability: Option<Decimal>,
+    period_settled: Option<Decimal>,
+    period_granted: Option<Decimal>,
+    period_limit: Option<Decimal>,
+    period_carried: Option<Decimal>,
     period_entry_no: i64,
     period_last_entry_at: DateTime<Utc>,
+}
+
+/// A journal entry; without a number there is none.
+#[derive(sqlx::FromRow)]
+struct Entry {
     entry_no: Option<i64>,
     at: Option<DateTime<Utc>>,
+    event: Option<String>,
     source: Option<String>,
     target: Option<String>,
     amount: Option<Decimal>,
@@ -94,13 +111,14 @@ struct Line {
 
 /// The balances of one period as its entries so far make them.
 struct Running {
-    first: Line,
+    period: Period,
     balances: BTreeMap<&'static str, Units>,
     entry_no: i64,
     at: Option<DateTime<Utc>>,
 }
 
-const BUCKETS: [&str; 5] = ["granted", "available", "reserved", "liability", "settled"];
+/// The buckets, and the two amounts that granted is made of.
+const AMOUNTS: [&str; 7] = ["granted", "available", "reserved", "liability", "settled", "limit", "carried"];
 
 async fn verify_journal(
     connection: &mut PgConnection,
@@ -109,26 +127,22 @@ async fn verify_journal(
 ) -> Result<(), Error> {
     let mut lines = sqlx::query_as::<_, Line>(include_str!("verify/journal.sql")).fetch(connection);
     let mut running: Option<Running> = None;
-    while let Some(line) = lines.try_next().await? {
-        let same =
-            running.as_ref().is_some_and(|r| r.first.account == line.account && r.first.period_id == line.period_id);
-        if !same {
-            if let Some(done) = running.take() {
-                done.finish(say);
+    while let Some(Line { period, entry }) = lines.try_next().await? {
+        let mut current = match running.take() {
+            Some(current) if current.is_of(&period) => current,
+            before => {
+                if let Some(done) = before {
+                    done.finish(say);
+                }
+                verified.periods += 1;
+                Running::new(period)
             }
-            verified.periods += 1;
+        };
+        if let Some(number) = entry.entry_no {
+            verified.entries += 1;
+            current.add(number, &entry, say);
         }
-        let has_entry = line.entry_no.is_some();
-        if same {
-            if let Some(current) = running.as_mut() {
-                current.add(&line, say);
-            }
-        } else {
-            let mut started = Running::new(line);
-            started.add_first(say);
-            running = Some(started);
-        }
-        verified.entries += u64::from(has_entry);
+        running = Some(current);
     }
     if let Some(done) = running {
         done.finish(say);
@@ -137,98 +151,94 @@ async fn verify_journal(
 }
 
 impl Running {
-    fn new(first: Line) -> Self {
-        let balances = BUCKETS.into_iter().map(|bucket| (bucket, Units::ZERO)).collect();
-        Self { first, balances, entry_no: 0, at: None }
+    fn new(period: Period) -> Self {
+        let balances = AMOUNTS.into_iter().map(|amount| (amount, Units::ZERO)).collect();
+        Self { period, balances, entry_no: 0, at: None }
+    }
+
+    fn is_of(&self, period: &Period) -> bool {
+        (&self.period.account, self.period.period_id) == (&period.account, period.period_id)
     }
 
     fn place(&self) -> String {
-        let owner = if self.first.account.is_empty() { "pool" } else { self.first.account.as_str() };
-        format!("{owner} {} period {}", self.first.budget, self.first.period_id)
-    }
-
-    fn add_first(&mut self, say: &mut impl FnMut(String)) {
-        if self.first.entry_no.is_some() {
-            let line = Line {
-                account: String::new(),
-                budget: String::new(),
-                source: self.first.source.take(),
-                target: self.first.target.take(),
-                ..self.first
-            };
-            self.add(&line, say);
-        }
+        let owner = if self.period.account.is_empty() { "pool" } else { self.period.account.as_str() };
+        format!("{owner} {} period {}", self.period.budget, self.period.period_id)
     }
 
     /// Applies one entry and compares the balances it stores.
-    fn add(&mut self, line: &Line, say: &mut impl FnMut(String)) {
+    fn add(&mut self, number: i64, entry: &Entry, say: &mut impl FnMut(String)) {
         let place = self.place();
-        let number = line.entry_no.unwrap_or_default();
         if number != self.entry_no + 1 {
             say(format!("{place}: entry {number} follows entry {}", self.entry_no));
         }
         self.entry_no = number;
-        if self.at.zip(line.at).is_some_and(|(before, at)| at < before) {
+        if self.at.zip(entry.at).is_some_and(|(before, at)| at < before) {
             say(format!("{place}: the time of entry {number} is before that of the entry before it"));
         }
-        self.at = line.at;
-        let amount = line.amount.and_then(|amount| Units::from_decimal(amount).ok());
-        match (amount, line.source.as_deref(), line.target.as_deref()) {
+        self.at = entry.at;
+        let amount = entry.amount.and_then(|amount| Units::from_decimal(amount).ok());
+        match (amount, entry.source.as_deref(), entry.target.as_deref()) {
             (Some(amount), Some(source), Some(target)) => {
                 // What comes from granted adds to what the buckets add up to.
                 self.change(source, amount, source == "granted");
                 self.change(target, amount, target != "granted");
+                match entry.event.as_deref() {
+                    Some("period_opened" | "limit_raised") => self.change("limit", amount, true),
+                    Some("limit_lowered") => self.change("limit", amount, false),
+                    Some("carried_in") => self.change("carried", amount, true),
+                    Some("given_back") => self.change("carried", amount, false),
+                    _ => {}
+                }
             }
             _ => say(format!("{place}: entry {number} is no transfer of an amount")),
         }
         let stored = [
-            ("available", line.available),
-            ("reserved", line.reserved),
-            ("liability", line.liability),
-            ("settled", line.settled),
+            ("available", entry.available),
+            ("reserved", entry.reserved),
+            ("liability", entry.liability),
+            ("settled", entry.settled),
         ];
         for (bucket, stored) in stored {
-            let computed = self.balances[bucket];
-            if stored != Some(computed.get()) {
-                let stored = stored.map_or_else(|| "nothing".to_owned(), |stored| stored.normalize().to_string());
-                say(format!("{place}: entry {number} stores {bucket} {stored}, its entries make {computed}"));
-            }
+            self.compare(bucket, stored, &format!("entry {number} stores {bucket}"), say);
         }
     }
 
-    fn change(&mut self, bucket: &str, amount: Units, up: bool) {
-        if let Some(balance) = self.balances.get_mut(bucket) {
-            let changed = if up { balance.checked_add(amount) } else { balance.checked_sub(amount) };
+    fn change(&mut self, amount: &str, by: Units, up: bool) {
+        if let Some(balance) = self.balances.get_mut(amount) {
+            let changed = if up { balance.checked_add(by) } else { balance.checked_sub(by) };
             // Beyond the range of the columns it differs from any stored balance.
             *balance = changed.unwrap_or(Units::MAX);
         }
     }
 
-    /// Compares the balances of the period itself.
+    fn compare(&self, amount: &str, stored: Option<Decimal>, what: &str, say: &mut impl FnMut(String)) {
+        let computed = self.balances.get(amount).copied().unwrap_or_default();
+        if stored != Some(computed.get()) {
+            let stored = stored.map_or_else(|| "no number".to_owned(), |stored| stored.normalize().to_string());
+            say(format!("{}: {what} {stored}, its entries make {computed}", self.place()));
+        }
+    }
+
+    /// Compares the period itself.
     fn finish(self, say: &mut impl FnMut(String)) {
         let place = self.place();
-        let first = &self.first;
+        let period = &self.period;
         let stored = [
-            ("available", first.period_available),
-            ("reserved", first.period_reserved),
-            ("liability", first.period_liability),
-            ("settled", first.period_settled),
-            ("granted", first.period_granted),
+            ("available", period.period_available),
+            ("reserved", period.period_reserved),
+            ("liability", period.period_liability),
+            ("settled", period.period_settled),
+            ("granted", period.period_granted),
+            ("limit", period.period_limit),
+            ("carried", period.period_carried),
         ];
-        for (bucket, stored) in stored {
-            let computed = self.balances[bucket];
-            if stored != computed.get() {
-                say(format!("{place}: {bucket} is {}, its entries make {computed}", stored.normalize()));
-            }
+        for (amount, stored) in stored {
+            self.compare(amount, stored, &format!("{amount} is"), say);
         }
-        let granted = first.period_limit.checked_sub(first.period_carried);
-        if granted != Some(first.period_granted) {
-            say(format!("{place}: granted is not the limit less what is carried"));
+        if period.period_entry_no != self.entry_no {
+            say(format!("{place}: says {} entries, the journal has {}", period.period_entry_no, self.entry_no));
         }
-        if first.period_entry_no != self.entry_no {
-            say(format!("{place}: says {} entries, the journal has {}", first.period_entry_no, self.entry_no));
-        }
-        if self.at.is_some_and(|at| at != first.period_last_entry_at) {
+        if self.at.is_some_and(|at| at != period.period_last_entry_at) {
             say(format!("{place}: the time of its last entry is not the one that it says"));
         }
     }

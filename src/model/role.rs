@@ -6,7 +6,7 @@ use super::Name;
 
 /// What an API key may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", try_from = "String")]
 pub enum Role {
     /// Reserves, extends and settles for the accounts that it is bound to.
     Worker,
@@ -25,6 +25,15 @@ impl Role {
             Self::Operator => "operator",
             Self::Finance => "finance",
         }
+    }
+}
+
+/// A role is a word; nothing else is read as one.
+impl TryFrom<String> for Role {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
     }
 }
 

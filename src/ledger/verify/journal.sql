@@ -1,10 +1,14 @@
 -- Every budget period with its journal entries, in the order of entry numbers.
+-- The program cannot read NaN: where a column holds it, it reads nothing.
 select p.account, p.id as period_id, p.budget,
-       p.available as period_available, p.reserved as period_reserved,
-       p.liability as period_liability, p.settled as period_settled, p.granted as period_granted,
-       p.limit_units as period_limit, p.carried as period_carried,
+       nullif(p.available, 'NaN') as period_available, nullif(p.reserved, 'NaN') as period_reserved,
+       nullif(p.liability, 'NaN') as period_liability, nullif(p.settled, 'NaN') as period_settled,
+       nullif(p.granted, 'NaN') as period_granted, nullif(p.limit_units, 'NaN') as period_limit,
+       nullif(p.carried, 'NaN') as period_carried,
        p.entry_no as period_entry_no, p.last_entry_at as period_last_entry_at,
-       e.entry_no, e.at, e.source, e.target, e.amount, e.available, e.reserved, e.liability, e.settled
+       e.entry_no, e.at, e.event, e.source, e.target, nullif(e.amount, 'NaN') as amount,
+       nullif(e.available, 'NaN') as available, nullif(e.reserved, 'NaN') as reserved,
+       nullif(e.liability, 'NaN') as liability, nullif(e.settled, 'NaN') as settled
 from budget_period p
 left join journal_entry e on e.account = p.account and e.period_id = p.id
 order by p.account, p.id, e.entry_no

@@ -16,3 +16,10 @@ union all
 select format('reservation %s is charged to period %s, which does not exist', r.id, r.period_id)
 from (select account, id, unnest(period_ids) as period_id from reservation) r
 where not exists (select from budget_period p where p.id = r.period_id and p.account in (r.account, ''))
+union all
+-- Units are reserved, used and given back only for a reservation; what is for
+-- none comes from a limit, a carry, or a person's adjustment.
+select format('journal entry %s of period %s: %s of %s from %s to %s for no reservation',
+              e.entry_no, e.period_id, e.event, trim_scale(e.amount), e.source, e.target)
+from journal_entry e
+where e.reservation_id is null and 'granted' not in (e.source, e.target) and e.event <> 'adjustment'

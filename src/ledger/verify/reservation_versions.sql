@@ -15,3 +15,7 @@ from reservation r
 join reservation_event e on e.account = r.account and e.reservation_id = r.id and e.version = r.version
 where (e.state, e.ceiling, e.settled, e.reserved, e.liability)
           is distinct from (r.state, r.ceiling, r.settled, r.reserved, r.liability)
+union all
+select format('event %s of reservation %s: there is no such reservation', e.version, e.reservation_id)
+from reservation_event e
+where not exists (select from reservation r where r.account = e.account and r.id = e.reservation_id)

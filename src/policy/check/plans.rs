@@ -145,8 +145,10 @@ impl<'a> Check<'a> {
             self.faults.add(&place.then("per"), message);
         }
         if here.total != there.total {
-            let (is, is_not) = if here.total { ("here", other.as_str()) } else { (other.as_str(), "here") };
-            let message = format!("is a `total` in {is} and not in {is_not}; a `total` needs a name of its own");
+            let message = match here.total {
+                true => format!("is a `total` here and not in plan {other}; a `total` needs a name of its own"),
+                false => format!("is a `total` in plan {other} and not here; a `total` needs a name of its own"),
+            };
             self.faults.add(&place.then("period"), message);
         }
     }
