@@ -1,8 +1,13 @@
 //! Request bodies: bounded, of the right type, and exact about amounts.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::marker::PhantomData;
+
 use axum::body::to_bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use chrono::{DateTime, Utc};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -87,27 +92,100 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if std::str::from_utf8(bytes).is_err() {
         return Err(Problem::invalid("body", "is not UTF-8"));
     }
+    // A derived shape would also take its fields from an array, by position.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(Problem::invalid("body", "must be a JSON object"));
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
         let message = error.into_inner().to_string();
-        Problem::invalid(&field_of(&path, &message), message)
+        Problem::invalid(&field_of(&path, &message, "body"), message)
     })?;
     deserializer.end().map_err(|error| Problem::invalid("body", error.to_string()))?;
     Ok(parsed)
 }
 
 /// The field that an error is about. Of a field that is unknown, missing or
-/// there twice only the message names it.
-fn field_of(path: &str, message: &str) -> String {
+/// there twice only the message names it; `?` is a place without a name.
+pub(super) fn field_of(path: &str, message: &str, whole: &str) -> String {
+    let path = path.trim_end_matches('?').trim_end_matches('.');
     let named = ["unknown field `", "missing field `", "duplicate field `"]
         .iter()
         .find_map(|prefix| message.strip_prefix(prefix)?.split('`').next());
     match (path, named) {
-        ("." | "", None) => "body".to_owned(),
-        ("." | "", Some(name)) => name.to_owned(),
+        ("", None) => whole.to_owned(),
+        ("", Some(name)) => name.to_owned(),
         (path, Some(name)) if path != name && !path.ends_with(&format!(".{name}")) => format!("{path}.{name}"),
         (path, _) => path.to_owned(),
+    }
+}
+
+/// A JSON object with names of the caller's choice. A name that is there twice is
+/// an error: the last one would silently win.
+#[derive(Debug)]
+pub(super) struct Named<K: Ord, V>(pub BTreeMap<K, V>);
+
+impl<K: Ord, V> Default for Named<K, V> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<'de, K, V> Deserialize<'de> for Named<K, V>
+where
+    K: Deserialize<'de> + Ord + std::fmt::Display,
+    V: Deserialize<'de>,
+{
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<K, V>(PhantomData<(K, V)>);
+        impl<'de, K, V> serde::de::Visitor<'de> for Reader<K, V>
+        where
+            K: Deserialize<'de> + Ord + std::fmt::Display,
+            V: Deserialize<'de>,
+        {
+            type Value = BTreeMap<K, V>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+                let mut map = BTreeMap::new();
+                while let Some(name) = access.next_key::<K>()? {
+                    let value = access.next_value()?;
+                    match map.entry(name) {
+                        Entry::Occupied(there) => {
+                            return Err(A::Error::custom(format_args!("duplicate field `{}`", there.key())));
+                        }
+                        Entry::Vacant(free) => free.insert(value),
+                    };
+                }
+                Ok(map)
+            }
+        }
+        deserializer.deserialize_map(Reader(PhantomData)).map(Self)
+    }
+}
+
+/// A time in RFC 3339. (The type's own reading also takes years that the database
+/// does not have.)
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Time(pub DateTime<Utc>);
+
+impl std::str::FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        DateTime::parse_from_rfc3339(text)
+            .map(|time| Self(time.with_timezone(&Utc)))
+            .map_err(|error| format!("is not an RFC 3339 time such as 2026-12-31T00:00:00Z: {error}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -152,7 +230,7 @@ mod tests {
     struct Shape {
         units: Amount,
         #[allow(dead_code, reason = "only read by the parser")]
-        inner: Option<std::collections::BTreeMap<String, Amount>>,
+        inner: Option<Named<String, Amount>>,
     }
 
     fn field(json: &str) -> String {
@@ -184,6 +262,9 @@ mod tests {
             (r#"{}"#, r#""field": String("units")"#),
             (r#"{"units": 1, "units": 2}"#, r#""field": String("units")"#),
             (r#"{"units": 1, "inner": {"a": "x"}}"#, r#""field": String("inner.a")"#),
+            (r#"{"units": 1, "inner": {"a": 1, "a": 2}}"#, r#""field": String("inner.a")"#),
+            (r#"{"units": 0x10}"#, r#""field": String("units")"#),
+            (r#"["5"]"#, r#""field": String("body")"#),
             (r#"[]"#, r#""field": String("body")"#),
             (r#"{"units": 1} x"#, r#""field": String("body")"#),
         ] {

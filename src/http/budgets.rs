@@ -1,13 +1,14 @@
 //! `/v1/accounts/{account}/budgets`: the balances of an account.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::body::Time;
 use super::caller::Caller;
-use super::lists::{Params, given};
+use super::lists::{Params, Segment, read};
 use super::problem::{Problem, ProblemDetails};
 use crate::ledger::Ledger;
 use crate::ledger::budgets::Balance;
@@ -36,14 +37,17 @@ pub(super) struct BudgetView {
     /// The budget's name.
     budget: String,
     /// Whose, for a budget per member.
+    #[schema(required)]
     member: Option<String>,
     /// What is counted.
     unit: String,
     /// The period; null if it has not been opened: then this is how it would open.
+    #[schema(required)]
     period_id: Option<Uuid>,
     /// The first instant of the period.
     period_starts_at: DateTime<Utc>,
     /// The first instant after it; null if it never ends.
+    #[schema(required)]
     period_ends_at: Option<DateTime<Utc>>,
     /// The limit in force.
     limit: String,
@@ -56,6 +60,7 @@ pub(super) struct BudgetView {
     /// Actual usage.
     settled: String,
     /// When the next period begins; null if never.
+    #[schema(required)]
     resets_at: Option<DateTime<Utc>>,
     /// `enforce`, or `observe`: counts and never refuses.
     #[schema(example = "enforce")]
@@ -98,16 +103,12 @@ impl From<Balance> for BudgetView {
 pub(super) async fn budgets(
     State(ledger): State<Ledger>,
     caller: Caller,
-    Path(account): Path<String>,
+    Segment(account): Segment,
     Params(params): Params<BudgetParams>,
 ) -> Result<axum::Json<Budgets>, Problem> {
     let named = account.parse().map_err(|_| Problem::not_found("account"))?;
     let account = caller.account(Some(named))?;
-    let at = given(params.at)
-        .map(|text| DateTime::parse_from_rfc3339(&text))
-        .transpose()
-        .map_err(|error| Problem::invalid("at", format!("is not an RFC 3339 time: {error}")))?
-        .map(|at| at.with_timezone(&Utc));
+    let at = read::<Time>("at", params.at)?.map(|time| time.0);
     let balances = ledger.balances(&caller.context, &account, at).await.map_err(|error| caller.problem(error))?;
     Ok(axum::Json(Budgets { items: balances.into_iter().map(BudgetView::from).collect() }))
 }

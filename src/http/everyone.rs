@@ -3,15 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::App;
 use crate::ledger::{Ledger, schema};
 
 /// How long the database may take to say that it is there.
@@ -86,8 +83,16 @@ pub(super) async fn metrics(State(ledger): State<Ledger>) -> Response {
     ([(header::CONTENT_TYPE, kind)], ledger.metrics().text()).into_response()
 }
 
-/// The contract itself, as it is checked in.
-pub(super) fn document_route(yaml: Arc<str>) -> Router<App> {
-    let answer = move || async move { ([(header::CONTENT_TYPE, "application/yaml")], yaml.to_string()) };
-    Router::new().route("/openapi.yaml", get(answer))
+/// This document.
+#[utoipa::path(
+    get, path = "/openapi.yaml", tag = "everyone", operation_id = "openapi",
+    responses((status = 200, description = "The contract, as it is checked in", body = String, content_type = "application/yaml")),
+    security(()),
+)]
+pub(super) async fn document(State(document): State<Document>) -> Response {
+    ([(header::CONTENT_TYPE, "application/yaml")], document.0.to_string()).into_response()
 }
+
+/// The contract as text.
+#[derive(Clone)]
+pub(super) struct Document(pub Arc<str>);

@@ -1,15 +1,15 @@
 //! `/v1/keys`: who may ask.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::Json;
+use super::body::{Json, Time};
 use super::caller::Caller;
-use super::lists::{List, Page, Params};
+use super::lists::{List, Page, Params, Segment};
 use super::problem::{Problem, ProblemDetails};
 use crate::ledger::Ledger;
 use crate::ledger::keys::{Key, NewKey};
@@ -31,7 +31,8 @@ pub(super) struct NewKeyBody {
     /// Instead of `accounts`: a worker's key for all of them.
     all_accounts: Option<bool>,
     /// From when on it is refused.
-    expires_at: Option<DateTime<Utc>>,
+    #[schema(value_type = Option<DateTime<Utc>>)]
+    expires_at: Option<Time>,
 }
 
 /// A key that was just made.
@@ -50,18 +51,22 @@ pub(super) struct KeyView {
     /// Its id.
     id: Uuid,
     /// A person's name for it.
+    #[schema(required)]
     name: Option<String>,
     /// What it may do.
     role: Role,
     /// The accounts that a worker's key may act for; null is all of them.
+    #[schema(required)]
     accounts: Option<Vec<String>>,
     /// When it was made.
     created_at: DateTime<Utc>,
     /// By whom.
     created_by: String,
     /// From when on it is refused.
+    #[schema(required)]
     expires_at: Option<DateTime<Utc>>,
     /// When it was revoked.
+    #[schema(required)]
     revoked_at: Option<DateTime<Utc>>,
 }
 
@@ -126,7 +131,7 @@ pub(super) async fn create(
     if body.name.as_ref().is_some_and(|name| name.chars().count() > 255 || name.chars().any(char::is_control)) {
         return Err(Problem::invalid("name", "must be at most 255 characters, none of them control characters"));
     }
-    let new = NewKey { name: body.name, role: body.role, accounts, expires_at: body.expires_at };
+    let new = NewKey { name: body.name, role: body.role, accounts, expires_at: body.expires_at.map(|time| time.0) };
     let (key, secret) = ledger.create_key(&caller.context, &new).await.map_err(|error| caller.problem(error))?;
     Ok((StatusCode::CREATED, axum::Json(NewKeyView { key: secret, about: key.into() })))
 }
@@ -169,7 +174,7 @@ pub(super) async fn list(
 pub(super) async fn revoke(
     State(ledger): State<Ledger>,
     caller: Caller,
-    Path(id): Path<String>,
+    Segment(id): Segment,
 ) -> Result<StatusCode, Problem> {
     caller.must_be(&[Role::Operator])?;
     let id = id.parse().map_err(|_| Problem::not_found("key"))?;

@@ -1,6 +1,6 @@
 //! Lists: `limit`, an opaque `cursor`, and query strings without surprises.
 
-use axum::extract::{FromRequestParts, Query};
+use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
+use super::body::field_of;
 use super::problem::Problem;
 
 /// How many items a page has unless the caller says.
@@ -30,9 +31,26 @@ where
             Ok(Query(params)) => Ok(Self(params)),
             Err(rejection) => {
                 use std::error::Error as _;
-                let message = rejection.source().map_or_else(|| rejection.to_string(), ToString::to_string);
-                Err(Problem::invalid("query", message))
+                let text = rejection.source().map_or_else(|| rejection.to_string(), ToString::to_string);
+                let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+                let named = text.split_once(": ").filter(|(name, _)| is_name(name));
+                let (path, message) = named.unwrap_or(("", &text));
+                Err(Problem::invalid(&field_of(path, message, "query"), message))
             }
+        }
+    }
+}
+
+/// The one variable segment of a path. What cannot be read names nothing.
+pub(super) struct Segment(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Segment {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(segment)) => Ok(Self(segment)),
+            Err(_) => Err(Problem::not_found("path")),
         }
     }
 }
@@ -89,6 +107,7 @@ pub(super) struct List<V> {
     /// The items, newest first.
     pub items: Vec<V>,
     /// What to send as `cursor` for the next page; null on the last one.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 

@@ -16,7 +16,6 @@ mod reservations;
 mod views;
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -28,6 +27,7 @@ use tokio::net::TcpListener;
 pub use openapi::document;
 
 use crate::ledger::Ledger;
+use everyone::Document;
 use problem::Problem;
 
 /// How the service answers.
@@ -48,6 +48,13 @@ impl Default for HttpOptions {
 struct App {
     ledger: Ledger,
     options: HttpOptions,
+    document: Document,
+}
+
+impl FromRef<App> for Document {
+    fn from_ref(app: &App) -> Self {
+        app.document.clone()
+    }
 }
 
 impl FromRef<App> for Ledger {
@@ -58,11 +65,9 @@ impl FromRef<App> for Ledger {
 
 /// The whole API over a ledger.
 pub fn router(ledger: Ledger, options: HttpOptions) -> Router {
-    let app = App { ledger, options };
-    let (routes, document) = openapi::routes().split_for_parts();
-    let yaml: Arc<str> = openapi::yaml(&document).into();
+    let (routes, contract) = openapi::routes().split_for_parts();
+    let app = App { ledger, options, document: Document(openapi::yaml(&contract).into()) };
     routes
-        .merge(everyone::document_route(yaml))
         .fallback(|| async { Problem::not_found("path") })
         .method_not_allowed_fallback(|request: Request| async move {
             Problem::method_not_allowed(request.method().as_str())

@@ -58,6 +58,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(everyone::health))
         .routes(routes!(everyone::ready))
         .routes(routes!(everyone::metrics))
+        .routes(routes!(everyone::document))
 }
 
 pub(super) fn yaml(document: &Document) -> String {

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::{Amount, Json};
+use super::body::{Amount, Json, Named};
 use super::caller::Caller;
-use super::lists::{List, Page, Params, given, read};
+use super::lists::{List, Page, Params, Segment, given, read};
 use super::problem::{Problem, ProblemDetails};
 use super::views::{EventView, ReservationView, ReservationWithEvents};
 use crate::ledger::Ledger;
@@ -41,7 +41,7 @@ pub(super) struct ReserveBody {
     operation: Name,
     /// The quantities, for an operation with a cost map.
     #[schema(value_type = Option<BTreeMap<String, Amount>>)]
-    quantities: Option<BTreeMap<Name, Amount>>,
+    quantities: Option<Named<Name, Amount>>,
     /// The units, for an explicit operation; above zero.
     units: Option<Amount>,
     /// Whose spending it is; needed if the key may act for several accounts.
@@ -63,7 +63,8 @@ pub(super) struct ReserveBody {
     #[schema(max_length = 255)]
     reference: Option<String>,
     /// The client's own labels, at most 32.
-    labels: Option<BTreeMap<String, String>>,
+    #[schema(value_type = Option<BTreeMap<String, String>>)]
+    labels: Option<Named<String, String>>,
 }
 
 /// A request to raise a ceiling.
@@ -86,7 +87,7 @@ pub(super) struct SettleBody {
     units: Option<Amount>,
     /// The same in quantities, priced by the cost map of the estimate.
     #[schema(value_type = Option<BTreeMap<String, Amount>>)]
-    quantities: Option<BTreeMap<Name, Amount>>,
+    quantities: Option<Named<Name, Amount>>,
     /// Whether the job is done; false reports progress (`worker` enforcement
     /// only).
     #[schema(default = true)]
@@ -168,12 +169,12 @@ pub(super) async fn reserve(
     }
     let request = ReservationRequest {
         operation: body.operation,
-        quantities: body.quantities.unwrap_or_default().into_iter().map(|(name, amount)| (name, amount.0)).collect(),
+        quantities: body.quantities.unwrap_or_default().0.into_iter().map(|(name, amount)| (name, amount.0)).collect(),
         units: body.units.map(|amount| amount.0),
         member: body.member,
         provider_key: body.provider_key,
         reference: body.reference.map(|text| plain("reference", text, 0, MAX_TEXT)).transpose()?,
-        labels: labels(body.labels.unwrap_or_default())?,
+        labels: labels(body.labels.unwrap_or_default().0)?,
     };
     let account = caller.account(body.account)?;
     let reserve = Reserve { account, key, request, holder, lease_seconds };
@@ -205,7 +206,7 @@ pub(super) async fn reserve(
 pub(super) async fn get(
     State(ledger): State<Ledger>,
     caller: Caller,
-    Path(id): Path<String>,
+    Segment(id): Segment,
     Params(params): Params<GetParams>,
 ) -> Result<axum::Json<ReservationWithEvents>, Problem> {
     let id = reservation_id(&id)?;
@@ -280,7 +281,7 @@ pub(super) async fn list(
 pub(super) async fn extend(
     State(ledger): State<Ledger>,
     caller: Caller,
-    Path(id): Path<String>,
+    Segment(id): Segment,
     Json(body): Json<ExtendBody>,
 ) -> Result<axum::Json<ReservationView>, Problem> {
     caller.must_be(&[Role::Worker])?;
@@ -315,7 +316,7 @@ pub(super) async fn extend(
 pub(super) async fn settle(
     State(ledger): State<Ledger>,
     caller: Caller,
-    Path(id): Path<String>,
+    Segment(id): Segment,
     Json(body): Json<SettleBody>,
 ) -> Result<axum::Json<ReservationView>, Problem> {
     caller.must_be(&[Role::Worker])?;
@@ -323,7 +324,7 @@ pub(super) async fn settle(
     let usage = match (body.units, body.quantities) {
         (Some(units), None) => Usage::Units(units.0),
         (None, Some(quantities)) => {
-            Usage::Quantities(quantities.into_iter().map(|(name, amount)| (name, amount.0)).collect())
+            Usage::Quantities(quantities.0.into_iter().map(|(name, amount)| (name, amount.0)).collect())
         }
         (None, None) => return Err(Problem::invalid("units", "is missing: state units or quantities")),
         (Some(_), Some(_)) => return Err(Problem::invalid("units", "state units or quantities, not both")),

@@ -17,6 +17,7 @@ pub(super) struct ReservationView {
     /// Whose spending it is.
     account: String,
     /// The member it was made for.
+    #[schema(required)]
     member: Option<String>,
     /// The kind of work.
     operation: String,
@@ -48,12 +49,15 @@ pub(super) struct ReservationView {
     /// Rises by one with each change.
     version: i64,
     /// The current attempt; null if none was ever issued.
+    #[schema(required)]
     attempt: Option<AttemptView>,
     /// Its place in the queue; null unless it waits.
+    #[schema(required)]
     queue: Option<QueueView>,
     /// The budget periods that it is charged to.
     budgets: Vec<ChargedPeriod>,
     /// The client's own name for the job.
+    #[schema(required)]
     reference: Option<String>,
     /// The client's own labels.
     labels: BTreeMap<String, String>,
@@ -62,6 +66,7 @@ pub(super) struct ReservationView {
     /// When it last changed.
     updated_at: DateTime<Utc>,
     /// When it ended; null while it is open.
+    #[schema(required)]
     closed_at: Option<DateTime<Utc>>,
 }
 
@@ -163,6 +168,7 @@ pub(super) struct EventView {
     /// In liability after it.
     liability: String,
     /// The attempt that was current after it.
+    #[schema(required)]
     attempt: Option<i32>,
 }
 
