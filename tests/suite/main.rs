@@ -6,7 +6,18 @@
 
 #![allow(clippy::arithmetic_side_effects, clippy::unwrap_used, clippy::float_arithmetic, missing_docs)]
 
+mod access;
+mod amounts;
+mod contract;
+mod crashes;
 mod faults;
+mod identity;
+mod periods;
 mod plans;
+mod policies;
+mod races;
+mod schema;
+mod settling;
 mod support;
+mod verifying;
 mod worked_cases;

@@ -2,10 +2,13 @@
 
 pub mod books;
 pub mod client;
+pub mod contention;
+pub mod document;
 pub mod process;
 pub mod proxy;
 pub mod server;
 pub mod service;
+pub mod unchanged;
 
 pub use books::Books;
 pub use client::{Answer, Client};
