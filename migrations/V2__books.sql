@@ -124,6 +124,9 @@ create table reservation (
     attempt_holder     text,
     attempt_token      text,
     attempt_settled    numeric(28, 12) not null default 0,
+    attempt_in_flight  numeric(28, 12) not null default 0,
+    attempt_stated     numeric(28, 12) not null default 0,
+    attempt_done       boolean not null default false,
     lease_expires_at   timestamptz,
     provider_request_id text,
     updated_at         timestamptz not null,
@@ -134,10 +137,11 @@ create table reservation (
         check (state in ('waiting', 'active', 'cancelling', 'fenced', 'settled', 'expired', 'cancelled')),
     constraint reservation_enforcement_is_known check (enforcement in ('calls', 'worker')),
     constraint reservation_amounts_are_not_negative check (
-        least(estimate, ceiling, settled, in_flight, unknown_units, stated_outstanding, attempt_settled) >= 0),
+        least(estimate, ceiling, settled, in_flight, unknown_units, stated_outstanding, attempt_settled,
+              attempt_in_flight, attempt_stated) >= 0),
     constraint reservation_amounts_are_numbers check (
         'NaN' not in (estimate, ceiling, settled, in_flight, unknown_units, stated_outstanding, attempt_settled,
-                      reserved, liability)),
+                      attempt_in_flight, attempt_stated, reserved, liability)),
     constraint reservation_reserved_is_not_negative check (reserved >= 0),
     constraint reservation_liability_is_not_negative check (liability >= 0),
     constraint reservation_holds_by_the_formula check (
@@ -159,6 +163,8 @@ create table reservation (
         and (attempt_number is null) = (lease_expires_at is null)
         and coalesce(attempt_number, 1) >= 1),
     constraint reservation_attempt_settled_is_part_of_settled check (attempt_settled <= settled),
+    constraint reservation_attempt_in_flight_is_part_of_in_flight check (attempt_in_flight <= in_flight),
+    constraint reservation_attempt_stated_is_part_of_stated check (attempt_stated <= stated_outstanding),
     constraint reservation_closed_when_it_ended check (
         (closed_at is not null) = (state in ('settled', 'expired', 'cancelled'))),
     constraint reservation_version_counts_from_one check (version >= 1)
@@ -194,6 +200,9 @@ comment on column reservation.version is 'Rises by one with every change, lease 
 comment on column reservation.attempt_number is 'The current attempt, the fencing token; null if none was ever issued.';
 comment on column reservation.attempt_holder is 'The process that owns the current attempt.';
 comment on column reservation.attempt_settled is 'What the current attempt has reported, cumulative.';
+comment on column reservation.attempt_in_flight is 'Calls of the current attempt that have not ended.';
+comment on column reservation.attempt_stated is 'What the current attempt may have spent, as stated when it was fenced.';
+comment on column reservation.attempt_done is 'Whether the current attempt has settled for good.';
 comment on column reservation.lease_expires_at is 'When the holder is overdue. Nothing else follows from it.';
 comment on column reservation.provider_request_id is 'The provider''s own name for the settled work, if it was given.';
 comment on column reservation.created_by is 'The API key that asked.';

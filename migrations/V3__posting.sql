@@ -172,6 +172,104 @@ end $$;
 comment on function post(posting[], bigint) is
     'Writes journal entries and balances for changes already decided under the periods'' locks.';
 
+-- One change of one reservation, decided under its lock.
+create type reservation_change as (
+    n       bigint,
+    before  reservation,
+    changes jsonb,
+    event   text,
+    actor   text,
+    detail  jsonb,
+    reason  text
+);
+comment on type reservation_change is
+    'One change of one reservation: the row as it was locked, the columns that change, and what is said of it.';
+
+-- Keeps changes of reservations: writes the rows, with what they hold by the
+-- formula, their events, and the postings that follow in each of their periods.
+-- The caller holds the reservations' locks and has decided from the locked rows;
+-- the periods are locked here, in the order of their ids, if they are not yet.
+--
+-- These are statements of their own: they see the rows as the locks show them,
+-- whatever the snapshot of the statement that calls this.
+create function keep(asked reservation_change[]) returns table (n bigint, r reservation) language plpgsql as $$
+declare
+    kept reservation_change[]; -- with the row as it is now in the place of the row before
+begin
+    perform p.id
+    from budget_period p
+    where p.account = any (array(select (c.before).account from unnest(asked) c) || ''::text)
+      and p.id = any (array(select unnest((c.before).period_ids) from unnest(asked) c))
+    order by p.id
+    for no key update of p;
+
+    with change as (
+        select c.n, c.before, jsonb_populate_record(c.before, c.changes) as wanted, c.event, c.actor, c.detail, c.reason
+        from unnest(asked) c),
+    formula as (
+        select c.*, h.held,
+               liability_units((c.wanted).state, h.held, (c.wanted).unknown_units, (c.wanted).stated_outstanding)
+                   as liability,
+               greatest((c.before).updated_at, ledger_clock()) as at
+        from change c
+        cross join lateral (
+            select held_units((c.wanted).state, (c.wanted).ceiling, (c.wanted).settled,
+                              (c.wanted).in_flight + (c.wanted).unknown_units + (c.wanted).stated_outstanding)
+                as held) h),
+    changed as (
+        update reservation t
+        set state = (f.wanted).state,
+            ceiling = (f.wanted).ceiling,
+            settled = (f.wanted).settled,
+            in_flight = (f.wanted).in_flight,
+            unknown_units = (f.wanted).unknown_units,
+            stated_outstanding = (f.wanted).stated_outstanding,
+            reserved = f.held - f.liability,
+            liability = f.liability,
+            version = (f.before).version + 1,
+            attempt_number = (f.wanted).attempt_number,
+            attempt_holder = (f.wanted).attempt_holder,
+            attempt_token = (f.wanted).attempt_token,
+            attempt_settled = (f.wanted).attempt_settled,
+            attempt_in_flight = (f.wanted).attempt_in_flight,
+            attempt_stated = (f.wanted).attempt_stated,
+            attempt_done = (f.wanted).attempt_done,
+            lease_expires_at = (f.wanted).lease_expires_at,
+            provider_request_id = (f.wanted).provider_request_id,
+            updated_at = f.at,
+            closed_at = case when (f.wanted).state in ('settled', 'expired', 'cancelled') then f.at end
+        from formula f
+        where t.account = (f.before).account and t.id = (f.before).id and t.version = (f.before).version
+        returning f.n, t as after, f.event, f.actor, f.detail),
+    told as (
+        insert into reservation_event (account, reservation_id, version, event, at, actor, state, ceiling, settled,
+                                       reserved, liability, attempt_number, detail)
+        select (c.after).account, (c.after).id, (c.after).version, c.event, (c.after).updated_at, c.actor,
+               (c.after).state, (c.after).ceiling, (c.after).settled, (c.after).reserved, (c.after).liability,
+               (c.after).attempt_number, coalesce(c.detail, '{}')
+        from changed c)
+    select array_agg(row (c.n, c.after, null, c.event, c.actor, null, null)::reservation_change)
+    into kept
+    from changed c;
+    perform all_of(coalesce(cardinality(kept), 0), coalesce(cardinality(asked), 0));
+
+    perform post(array_agg(row (k.n, p.account, p.id, k.event, k.actor,
+                                (c.before).settled + (c.before).reserved + (c.before).liability
+                                    - (k.before).settled - (k.before).reserved - (k.before).liability,
+                                (k.before).reserved - (c.before).reserved,
+                                (k.before).liability - (c.before).liability,
+                                (k.before).settled - (c.before).settled,
+                                0, 0, (k.before).account, (k.before).id, (k.before).version, c.reason)::posting
+                           order by k.n, p.id),
+                 (select coalesce(sum(cardinality((c.before).period_ids)), 0) from unnest(asked) c))
+    from unnest(kept) k
+    join unnest(asked) c on c.n = k.n
+    join budget_period p on p.id = any ((k.before).period_ids) and p.account in ((k.before).account, '');
+    return query select k.n, k.before from unnest(kept) k;
+end $$;
+comment on function keep(reservation_change[]) is
+    'Writes reservations, their events and their postings for changes already decided under the reservations'' locks.';
+
 -- A reservation as the program reads it: amounts as exact text. What an older
 -- program does not know it passes over, so columns can be added.
 create function reservation_json(r reservation) returns jsonb

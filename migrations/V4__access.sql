@@ -35,7 +35,8 @@ grant insert on budget_period, reservation, reservation_event, journal_entry to 
 grant update (limit_units, carried, granted, available, reserved, liability, settled,
               entry_no, last_entry_at, closed_at) on budget_period to spend_ledger_service;
 grant update (state, ceiling, settled, in_flight, unknown_units, stated_outstanding, reserved, liability,
-              version, attempt_number, attempt_holder, attempt_token, attempt_settled, lease_expires_at,
+              version, attempt_number, attempt_holder, attempt_token, attempt_settled, attempt_in_flight, attempt_stated, attempt_done,
+              lease_expires_at,
               provider_request_id, updated_at, closed_at) on reservation to spend_ledger_service;
 grant insert, delete on refusal to spend_ledger_service;
 
@@ -47,5 +48,6 @@ grant select (id, name, role, accounts, created_at, created_by, expires_at, revo
 grant select (account, id, idempotency_key, request, operation, operation_revision, provider, enforcement, unit,
               member, provider_key, period_ids, policy_version, estimate, reference, labels, created_by, created_at,
               state, ceiling, settled, in_flight, unknown_units, stated_outstanding, reserved, liability, version,
-              attempt_number, attempt_holder, attempt_settled, lease_expires_at, provider_request_id,
+              attempt_number, attempt_holder, attempt_settled, attempt_in_flight, attempt_stated, attempt_done,
+              lease_expires_at, provider_request_id,
               updated_at, closed_at) on reservation to spend_ledger_finance;

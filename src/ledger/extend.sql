@@ -95,8 +95,6 @@ admitted as materialized (
     where w.outcome = 'fits' and not exists (select from charge c where c.n = w.n)),
 verdict as materialized (
     select w.n, w.r, w.ceiling, w.units, w.max_units, w.operation_mode, l.actor,
-           (w.r).version + 1 as version,
-           greatest((w.r).updated_at, d.at) as at,
            case
                when w.outcome <> 'fits' then w.outcome
                when w.n in (select n from admitted) then 'extended'
@@ -106,53 +104,18 @@ verdict as materialized (
                else 'budget_exhausted'
            end as outcome
     from wanted w
-    join locked l on l.n = w.n
-    cross join decided_at d),
--- Every column that a constraint reads is set from the locked row: Postgres
--- checks the new row before it notices that the statement's snapshot showed it an
--- older one.
-updated as (
-    update reservation t
-    set ceiling = v.ceiling,
-        reserved = (v.r).reserved + v.units,
-        version = v.version,
-        updated_at = v.at,
-        state = (v.r).state,
-        settled = (v.r).settled,
-        in_flight = (v.r).in_flight,
-        unknown_units = (v.r).unknown_units,
-        stated_outstanding = (v.r).stated_outstanding,
-        liability = (v.r).liability,
-        attempt_number = (v.r).attempt_number,
-        attempt_holder = (v.r).attempt_holder,
-        attempt_token = (v.r).attempt_token,
-        attempt_settled = (v.r).attempt_settled,
-        lease_expires_at = (v.r).lease_expires_at,
-        closed_at = (v.r).closed_at
-    from verdict v
-    where t.account = (v.r).account and t.id = (v.r).id and v.outcome = 'extended'
-    returning v.n, t as r),
-new_event as (
-    insert into reservation_event (account, reservation_id, version, event, at, actor, state,
-                                   ceiling, settled, reserved, liability, attempt_number)
-    select (v.r).account, (v.r).id, v.version, 'extend', v.at, v.actor, (v.r).state,
-           v.ceiling, (v.r).settled, (v.r).reserved + v.units, (v.r).liability, (v.r).attempt_number
-    from verdict v
-    where v.outcome = 'extended'),
-posted as materialized (
-    select post(array_agg(row (v.n, c.owner, c.period_id, 'extend', v.actor, -v.units, v.units, 0, 0, 0, 0,
-                               (v.r).account, (v.r).id, v.version, null)::posting order by v.n, c.period_id),
-                (select sum(cardinality((v.r).period_ids))
-                 from verdict v
-                 where v.outcome = 'extended' and v.units > 0))
-    from verdict v
-    join charge c on c.n = v.n
-    where v.outcome = 'extended' and v.units > 0
-    having count(*) > 0)
+    join locked l on l.n = w.n),
+kept as materialized (
+    select k.n, k.r
+    from (select array_agg(row (v.n, v.r, jsonb_build_object('ceiling', v.ceiling), 'extend', v.actor,
+                                null, null)::reservation_change order by v.n) as asked
+          from verdict v
+          where v.outcome = 'extended') a
+    cross join lateral keep(a.asked) k)
 select v.n as "n!", v.outcome as "outcome!", d.at as "at!", v.max_units as "max_units!",
        v.operation_mode = 'observe' as "observing!",
        trim_scale(v.units)::text as "units!",
-       reservation_json(coalesce(u.r, v.r)) as "record!: Json<Record>",
+       reservation_json(coalesce(k.r, v.r)) as "record!: Json<Record>",
        reservation_periods(v.r) as "budgets!: Json<Vec<ChargedPeriod>>",
        (select coalesce(jsonb_agg(jsonb_build_object(
                    'pool', c.owner = '', 'budget', c.budget, 'member', c.member, 'enforcing', c.mode = 'enforce',
@@ -164,8 +127,5 @@ select v.n as "n!", v.outcome as "outcome!", d.at as "at!", v.max_units as "max_
         where c.n = v.n) as "charges!: Json<Vec<ChargeSeen>>"
 from verdict v
 cross join decided_at d
-left join updated u on u.n = v.n
-cross join (select count(*) from posted) written
-cross join (select all_of((select count(*) from updated),
-                          (select count(*) from verdict where outcome = 'extended'))) kept
+left join kept k on k.n = v.n
 order by v.n

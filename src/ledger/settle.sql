@@ -42,9 +42,6 @@ wanted as materialized (
     from locked l),
 verdict as materialized (
     select w.*,
-           held_units(w.state, (w.r).ceiling, w.settled, 0) as reserved,
-           (w.r).version + 1 as version,
-           greatest((w.r).updated_at, d.at) as at,
            case
                when (w.r).attempt_token is distinct from w.token then 'stale_attempt'
                when (w.r).state = 'settled' and (w.r).attempt_settled = w.units then 'repeated'
@@ -62,55 +59,22 @@ verdict as materialized (
                                          < -9999999999999999.999999999999)) then 'out_of_range'
                else 'settled'
            end as outcome
-    from wanted w
-    cross join decided_at d),
--- Every column that a constraint reads is set from the locked row: Postgres
--- checks the new row before it notices that the statement's snapshot showed it an
--- older one.
-updated as (
-    update reservation t
-    set state = v.state,
-        settled = v.settled,
-        attempt_settled = v.units,
-        reserved = v.reserved,
-        provider_request_id = coalesce(v.provider_request_id, (v.r).provider_request_id),
-        version = v.version,
-        updated_at = v.at,
-        closed_at = case when v.final then v.at end,
-        ceiling = (v.r).ceiling,
-        in_flight = (v.r).in_flight,
-        unknown_units = (v.r).unknown_units,
-        stated_outstanding = (v.r).stated_outstanding,
-        liability = (v.r).liability,
-        attempt_number = (v.r).attempt_number,
-        attempt_holder = (v.r).attempt_holder,
-        attempt_token = (v.r).attempt_token,
-        lease_expires_at = (v.r).lease_expires_at
-    from verdict v
-    where t.account = (v.r).account and t.id = (v.r).id and v.outcome = 'settled'
-    returning v.n, t as r),
-new_event as (
-    insert into reservation_event (account, reservation_id, version, event, at, actor, state,
-                                   ceiling, settled, reserved, liability, attempt_number, detail)
-    select (v.r).account, (v.r).id, v.version,
-           case when v.final then 'final_settlement' else 'progressive_settlement' end,
-           v.at, v.actor, v.state, (v.r).ceiling, v.settled, v.reserved, (v.r).liability, (v.r).attempt_number,
-           jsonb_strip_nulls(jsonb_build_object('provider_request_id', v.provider_request_id))
-    from verdict v
-    where v.outcome = 'settled'),
-posted as materialized (
-    select post(array_agg(row (v.n, p.account, p.id,
-                               case when v.final then 'final_settlement' else 'progressive_settlement' end, v.actor,
-                               (v.r).reserved - v.reserved + (v.r).settled - v.settled,
-                               v.reserved - (v.r).reserved, 0, v.settled - (v.r).settled, 0, 0,
-                               (v.r).account, (v.r).id, v.version, null)::posting order by v.n, p.id),
-                (select sum(cardinality((v.r).period_ids)) from verdict v where v.outcome = 'settled'))
-    from verdict v
-    join period p on p.id = any ((v.r).period_ids)
-    where v.outcome = 'settled'
-    having count(*) > 0)
+    from wanted w),
+kept as materialized (
+    select k.n, k.r
+    from (select array_agg(row (v.n, v.r,
+                                jsonb_build_object('state', v.state, 'settled', v.settled, 'attempt_settled', v.units,
+                                                   'attempt_done', v.final,
+                                                   'provider_request_id',
+                                                   coalesce(v.provider_request_id, (v.r).provider_request_id)),
+                                case when v.final then 'final_settlement' else 'progressive_settlement' end, v.actor,
+                                jsonb_strip_nulls(jsonb_build_object('provider_request_id', v.provider_request_id)),
+                                null)::reservation_change order by v.n) as asked
+          from verdict v
+          where v.outcome = 'settled') a
+    cross join lateral keep(a.asked) k)
 select v.n as "n!", v.outcome as "outcome!", d.at as "at!",
-       reservation_json(coalesce(u.r, v.r)) as "record!: Json<Record>",
+       reservation_json(coalesce(k.r, v.r)) as "record!: Json<Record>",
        reservation_periods(v.r) as "budgets!: Json<Vec<ChargedPeriod>>",
           -- Budgets whose newest period still carries what an ended one held.
        (select coalesce(jsonb_agg(jsonb_build_object(
@@ -123,8 +87,5 @@ select v.n as "n!", v.outcome as "outcome!", d.at as "at!",
                         and q.ordinal > p.ordinal and q.carried > 0)) as "carried!: Json<Vec<BudgetOf>>"
 from verdict v
 cross join decided_at d
-left join updated u on u.n = v.n
-cross join (select count(*) from posted) written
-cross join (select all_of((select count(*) from updated),
-                          (select count(*) from verdict where outcome = 'settled'))) kept
+left join kept k on k.n = v.n
 order by v.n
