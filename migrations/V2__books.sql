@@ -47,7 +47,7 @@ comment on column budget_period.account is 'Whose budget it is; empty for a pool
 comment on column budget_period.id is 'Its id; journal_entry.period_id and reservation.period_ids name it.';
 comment on column budget_period.budget is 'The budget''s name in the account''s plan, or the pool''s name.';
 comment on column budget_period.member is 'Which member''s, for a budget per member; empty for the whole account.';
-comment on column budget_period.ordinal is 'The how-manieth period of its budget this is.';
+comment on column budget_period.ordinal is 'Counts the periods of its budget in the order in which they were opened.';
 comment on column budget_period.unit is 'What the balances count.';
 comment on column budget_period.period is 'The kind of interval it was opened as.';
 comment on column budget_period.timezone is 'The IANA zone whose local calendar bounds it.';

@@ -83,6 +83,32 @@ begin
 end $$;
 comment on function all_of(bigint, bigint) is 'The first number, if it is the second; else the statement is rolled back.';
 
+-- Not inlined, and volatile: it sees what was committed a moment ago, also in the
+-- middle of a statement that has waited for a lock.
+create function newest_period_ordinal(of_account text, of_budget text, of_member text)
+    returns bigint language plpgsql volatile as $$
+begin
+    return (select p.ordinal
+            from budget_period p
+            where p.account = of_account and p.budget = of_budget and p.member = of_member
+              and p.starts_at <= ledger_clock()
+            order by p.starts_at desc
+            limit 1);
+end $$;
+comment on function newest_period_ordinal(text, text, text) is
+    'The ordinal of the newest period of a budget that has begun, at this instant.';
+
+-- What a budget has room for: what is available, or, if it only observes, down to
+-- what its columns can hold.
+create function room_of(enforcing boolean, available numeric, reserved numeric)
+    returns numeric language sql immutable parallel safe
+    return case
+        when enforcing then available
+        else least(available + 9999999999999999.999999999999, 9999999999999999.999999999999 - reserved)
+    end;
+comment on function room_of(boolean, numeric, numeric) is
+    'What a budget has room for: what is available, or without a limit if it only observes.';
+
 -- One change of one budget period, to be posted.
 create type posting as (
     n                   bigint,

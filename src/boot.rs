@@ -7,11 +7,10 @@ use std::time::Duration;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use crate::ledger::schema::{self, SchemaError};
-use crate::postgres::{DATABASE, OWNER, PrivatePostgres, PrivatePostgresError};
+use crate::postgres::{DATABASE, LOGIN, OWNER, PrivatePostgres, PrivatePostgresError};
 
-/// The login of the service on a private Postgres: it has the rights of
-/// `spend_ledger_service` and no others.
-pub const SERVICE_LOGIN: &str = "spend_ledger";
+pub use crate::postgres::LOGIN as SERVICE_LOGIN;
+
 /// The login of people who only read on a private Postgres.
 pub const READER_LOGIN: &str = "spend_ledger_reader";
 
@@ -27,6 +26,9 @@ pub enum BootError {
     /// The database is unfit, or its schema could not be brought up to date.
     #[error(transparent)]
     Schema(#[from] SchemaError),
+    /// There is nothing to command.
+    #[error("there is no ledger in {}: `spend-ledger serve` makes one; or name another --data-dir or --database-url", .0.display())]
+    NoLedger(PathBuf),
     /// The database does not answer.
     #[error("the database did not answer within {} s: check the URL and that the server is up", ANSWER_WITHIN.as_secs())]
     Silent,
@@ -77,12 +79,27 @@ impl Home {
     }
 
     /// For a command beside the service: joins the private Postgres of a service
-    /// that is running, or starts it for as long as the command takes.
+    /// that is running, or starts it for as long as the command takes. It makes
+    /// none: a mistyped directory must not be found in good order.
+    ///
+    /// # Errors
+    ///
+    /// There is no ledger; the database cannot be reached or prepared.
+    pub async fn for_command(place: &Place) -> Result<Self, BootError> {
+        if let Place::Private(directory) = place
+            && !PrivatePostgres::is_there(directory)
+        {
+            return Err(BootError::NoLedger(directory.clone()));
+        }
+        Self::for_migration(place).await
+    }
+
+    /// For bringing a schema up to date, also of a ledger that is not there yet.
     ///
     /// # Errors
     ///
     /// The database cannot be reached or prepared.
-    pub async fn for_command(place: &Place) -> Result<Self, BootError> {
+    pub async fn for_migration(place: &Place) -> Result<Self, BootError> {
         match place {
             Place::Url(url) => Ok(Self { service_url: url.clone(), owner_url: url.clone(), postgres: None }),
             Place::Private(directory) => match PrivatePostgres::start(directory).await {
@@ -90,8 +107,9 @@ impl Home {
                     let (service_url, owner_url) = prepare(&postgres, DATABASE).await?;
                     Ok(Self { service_url, owner_url, postgres: Some(postgres) })
                 }
-                Err(PrivatePostgresError::InUse { url: Some(url), .. }) => {
-                    Ok(Self { service_url: url.clone(), owner_url: url, postgres: None })
+                Err(PrivatePostgresError::InUse { url: Some(service_url), .. }) => {
+                    let owner_url = service_url.replacen(&format!("//{LOGIN}@"), &format!("//{OWNER}@"), 1);
+                    Ok(Self { service_url, owner_url, postgres: None })
                 }
                 Err(error) => Err(error.into()),
             },
@@ -134,13 +152,14 @@ pub async fn prepare(postgres: &PrivatePostgres, database: &str) -> Result<(Stri
         Ok(())
     })
     .await?;
+    // Bounded by the wait for other migrators, and by what the migrations take.
     let applied = schema::migrate(&owner_url).await?;
     if !applied.is_empty() {
         tracing::info!(versions = ?applied, "schema brought up to date");
     }
     answer(async {
         let mut connection = PgConnection::connect(&owner_url).await?;
-        for (login, role) in [(SERVICE_LOGIN, "spend_ledger_service"), (READER_LOGIN, "spend_ledger_finance")] {
+        for (login, role) in [(LOGIN, "spend_ledger_service"), (READER_LOGIN, "spend_ledger_finance")] {
             let exists: bool = sqlx::query_scalar("select exists (select from pg_roles where rolname = $1)")
                 .bind(login)
                 .fetch_one(&mut connection)
@@ -154,7 +173,7 @@ pub async fn prepare(postgres: &PrivatePostgres, database: &str) -> Result<(Stri
         Ok(())
     })
     .await?;
-    Ok((postgres.url(database, SERVICE_LOGIN), owner_url))
+    Ok((postgres.url(database, LOGIN), owner_url))
 }
 
 async fn answer<T>(work: impl Future<Output = Result<T, SchemaError>>) -> Result<T, BootError> {

@@ -10,7 +10,6 @@ use crate::boot::{Home, Place};
 use crate::ledger::keys::NewKey;
 use crate::ledger::{Context, Database, DatabaseOptions, Error, Ledger, schema, verify};
 use crate::model::Refusal;
-use crate::model::role::{Accounts, Role};
 use crate::telemetry::Metrics;
 
 /// Who is written down as having acted.
@@ -21,7 +20,7 @@ const PAGE: i64 = 500;
 
 pub(super) async fn migrate(place: &Place) -> Result<(), Failure> {
     // A private Postgres is brought up to date by being opened.
-    let home = Home::for_command(place).await?;
+    let home = Home::for_migration(place).await?;
     let applied = schema::migrate(&home.owner_url).await?;
     let version = schema::newest_version();
     match applied.as_slice() {
@@ -80,18 +79,9 @@ pub(super) fn policy_failure(file: &Path, error: &Error) -> Failure {
 }
 
 pub(super) async fn create_key(args: KeyArgs) -> Result<(), Failure> {
-    let accounts = match (args.role, args.accounts.is_empty(), args.all_accounts) {
-        (Role::Worker, true, false) => {
-            let message = "a worker's key needs --account NAME (one or several) or --all-accounts";
-            return Err(Failure::Usage(message.to_owned()));
-        }
-        (Role::Worker, false, _) => Accounts::These(args.accounts),
-        (Role::Operator | Role::Finance, false, _) => {
-            return Err(Failure::Usage("only worker keys are bound to accounts".to_owned()));
-        }
-        _ => Accounts::All,
-    };
-    let new = NewKey { name: args.name, role: args.role, accounts, expires_at: args.expires };
+    let accounts = (!args.accounts.is_empty()).then_some(args.accounts);
+    let new = NewKey::new(args.name, args.role, accounts, args.all_accounts, args.expires)
+        .map_err(|fault| Failure::Usage(format!("{}: {}", fault.field, fault.message)))?;
     let (home, ledger) = open(&args.database.place()).await?;
     let made = ledger.create_key(&Context::system(ACTOR), &new).await;
     ledger.close().await;
@@ -104,8 +94,15 @@ pub(super) async fn create_key(args: KeyArgs) -> Result<(), Failure> {
 
 pub(super) async fn list_keys(place: &Place) -> Result<(), Failure> {
     let (home, ledger) = open(place).await?;
-    let context = Context::system(ACTOR);
     println!("{:<36}  {:<8}  {:<20}  {:<20}  {:<9}  NAME", "ID", "ROLE", "ACCOUNTS", "CREATED", "STATE");
+    let listed = print_keys(&ledger).await;
+    ledger.close().await;
+    home.close().await?;
+    listed
+}
+
+async fn print_keys(ledger: &Ledger) -> Result<(), Failure> {
+    let context = Context::system(ACTOR);
     let mut before = None;
     loop {
         let keys = ledger.keys(&context, before, PAGE).await?;
@@ -122,12 +119,9 @@ pub(super) async fn list_keys(place: &Place) -> Result<(), Failure> {
         }
         match keys.last() {
             Some(last) if keys.len() >= usize::try_from(PAGE).unwrap_or(usize::MAX) => before = Some(last.id),
-            _ => break,
+            _ => return Ok(()),
         }
     }
-    ledger.close().await;
-    home.close().await?;
-    Ok(())
 }
 
 pub(super) async fn revoke_key(place: &Place, id: Uuid) -> Result<(), Failure> {
@@ -142,7 +136,12 @@ pub(super) async fn revoke_key(place: &Place, id: Uuid) -> Result<(), Failure> {
 
 pub(super) async fn verify(place: &Place) -> Result<(), Failure> {
     let home = Home::for_command(place).await?;
-    let verified = verify::verify(&home.owner_url, |difference| println!("{difference}")).await;
+    let verified = async {
+        schema::expect_known(&home.owner_url).await?;
+        let verified = verify::verify(&home.owner_url, |difference| println!("{difference}")).await?;
+        Ok::<_, Failure>(verified)
+    }
+    .await;
     home.close().await?;
     let verified = verified?;
     let looked_at = format!(

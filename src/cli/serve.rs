@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -38,6 +39,10 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "MS", env = "SPEND_LEDGER_STATEMENT_TIMEOUT_MS", default_value_t = 4000,
           value_parser = clap::value_parser!(u64).range(50..=300_000))]
     statement_timeout_ms: u64,
+    /// The most requests in flight; more are answered 503 at once.
+    #[arg(long, value_name = "N", env = "SPEND_LEDGER_MAX_IN_FLIGHT", default_value_t = 1024,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    max_in_flight: u32,
     /// Make a key of each role, and print curl lines that use them. For trying it out.
     #[arg(long)]
     quickstart: bool,
@@ -76,7 +81,11 @@ async fn serve_from(args: &ServeArgs, url: &str, stop: impl Future<Output = ()> 
         quickstart::print(&ledger, address, &args.database).await?;
     }
     tracing::info!("listening on http://{address}");
-    let options = HttpOptions { deadline: Duration::from_millis(args.deadline_ms) };
+    let options = HttpOptions {
+        deadline: Duration::from_millis(args.deadline_ms),
+        max_in_flight: usize::try_from(args.max_in_flight).unwrap_or(usize::MAX),
+        max_connections: connections_that_fit(args.max_connections),
+    };
     until_stopped(listener, ledger, options, stop).await
 }
 
@@ -140,4 +149,18 @@ async fn apply_first_policy(ledger: &Ledger, file: &Path) -> Result<(), Failure>
     let applied = ledger.apply_policy(&context, &source, false).await.map_err(|error| policy_failure(file, &error))?;
     tracing::info!(version = applied.version, "policy applied from {}", file.display());
     Ok(())
+}
+
+/// How many clients' connections fit beside the database's and the files that the
+/// process has open, once it may have as many descriptors as the system lets it.
+fn connections_that_fit(database: u32) -> usize {
+    const SPARE: u64 = 64;
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+    let most = HttpOptions::default().max_connections;
+    let Some(descriptors) = getrlimit(Resource::Nofile).current else { return most };
+    let fit = descriptors.saturating_sub(SPARE + u64::from(database)).max(1);
+    usize::try_from(fit).unwrap_or(usize::MAX).min(most)
 }

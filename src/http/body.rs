@@ -12,6 +12,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::layers::Deadline;
 use super::problem::Problem;
 use crate::model::Units;
 
@@ -69,7 +70,9 @@ async fn read(request: Request, limit: usize, types: &[&str]) -> Result<Vec<u8>,
     if !essence.is_some_and(|essence| types.contains(&essence.as_str())) {
         return Err(Problem::unsupported_media_type(types[0]));
     }
-    match to_bytes(body, limit).await {
+    let until = parts.extensions.get::<Deadline>().map_or_else(tokio::time::Instant::now, |deadline| deadline.0);
+    let read = tokio::time::timeout_at(until, to_bytes(body, limit)).await;
+    match read.map_err(|_| Problem::deadline_exceeded())? {
         Ok(bytes) => Ok(bytes.into()),
         Err(error) if is_length_limit(&error) => Err(Problem::body_too_large(limit)),
         Err(_) => Err(Problem::invalid("body", "could not be read to its end")),
@@ -78,14 +81,7 @@ async fn read(request: Request, limit: usize, types: &[&str]) -> Result<Vec<u8>,
 
 fn is_length_limit(error: &axum::Error) -> bool {
     use std::error::Error as _;
-    let mut source = error.source();
-    while let Some(cause) = source {
-        if cause.to_string().contains("length limit") {
-            return true;
-        }
-        source = cause.source();
-    }
-    false
+    error.source().is_some_and(|source| source.is::<http_body_util::LengthLimitError>())
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
@@ -263,7 +259,7 @@ mod tests {
             (r#"{"units": 1, "units": 2}"#, r#""field": String("units")"#),
             (r#"{"units": 1, "inner": {"a": "x"}}"#, r#""field": String("inner.a")"#),
             (r#"{"units": 1, "inner": {"a": 1, "a": 2}}"#, r#""field": String("inner.a")"#),
-            (r#"{"units": 0x10}"#, r#""field": String("units")"#),
+            (r#"{"units": 0x10}"#, r#""field": String("body")"#),
             (r#"["5"]"#, r#""field": String("body")"#),
             (r#"[]"#, r#""field": String("body")"#),
             (r#"{"units": 1} x"#, r#""field": String("body")"#),

@@ -7,9 +7,10 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use crate::ledger::{Ledger, schema};
+use crate::ledger::{Context, Ledger, schema};
 
 /// How long the database may take to say that it is there.
 const READY_WITHIN: Duration = Duration::from_secs(2);
@@ -47,13 +48,10 @@ pub(super) async fn health() -> axum::Json<Health> {
     security(()),
 )]
 pub(super) async fn ready(State(ledger): State<Ledger>) -> Response {
-    let checked = async {
-        let mut connection = ledger.database().pool().acquire().await?;
-        schema::check(&mut connection).await
-    };
-    let detail = match tokio::time::timeout(READY_WITHIN, checked).await {
+    let context = Context { actor: "readiness".to_owned(), deadline: Instant::now() + READY_WITHIN };
+    let detail = match ledger.database().fitness(&context).await {
         Ok(Ok(())) => None,
-        Ok(Err(schema::SchemaError::Database(_))) | Err(_) => Some("the database does not answer"),
+        Err(_) => Some("the database does not answer"),
         Ok(Err(error)) => {
             tracing::warn!(%error, "not ready");
             Some("the database is not fit: the service's log says why")

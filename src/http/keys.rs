@@ -14,7 +14,7 @@ use super::problem::{Problem, ProblemDetails};
 use crate::ledger::Ledger;
 use crate::ledger::keys::{Key, NewKey};
 use crate::model::Name;
-use crate::model::role::{Accounts, Role};
+use crate::model::role::Role;
 
 /// A key to be made.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -118,20 +118,9 @@ pub(super) async fn create(
     Json(body): Json<NewKeyBody>,
 ) -> Result<(StatusCode, axum::Json<NewKeyView>), Problem> {
     caller.must_be(&[Role::Operator])?;
-    let all = body.all_accounts == Some(true);
-    let accounts = match (body.role, body.accounts, all) {
-        (Role::Worker, Some(names), false) if !names.is_empty() => Accounts::These(names),
-        (Role::Worker, None, true) => Accounts::All,
-        (Role::Worker, _, _) => {
-            return Err(Problem::invalid("accounts", "name at least one account, or say all_accounts, not both"));
-        }
-        (_, None, false) => Accounts::All,
-        _ => return Err(Problem::invalid("accounts", "only worker keys are bound to accounts")),
-    };
-    if body.name.as_ref().is_some_and(|name| name.chars().count() > 255 || name.chars().any(char::is_control)) {
-        return Err(Problem::invalid("name", "must be at most 255 characters, none of them control characters"));
-    }
-    let new = NewKey { name: body.name, role: body.role, accounts, expires_at: body.expires_at.map(|time| time.0) };
+    let expires_at = body.expires_at.map(|time| time.0);
+    let new = NewKey::new(body.name, body.role, body.accounts, body.all_accounts == Some(true), expires_at)
+        .map_err(|fault| Problem::invalid(&fault.field, fault.message))?;
     let (key, secret) = ledger.create_key(&caller.context, &new).await.map_err(|error| caller.problem(error))?;
     Ok((StatusCode::CREATED, axum::Json(NewKeyView { key: secret, about: key.into() })))
 }

@@ -46,7 +46,7 @@ fn sane_id(headers: &HeaderMap) -> Option<String> {
     (!id.is_empty() && id.len() <= REQUEST_ID_LENGTH && id.bytes().all(sane)).then(|| id.to_owned())
 }
 
-/// Runs the request to its end even if the caller goes away, and answers 503
+/// Refuses at once what is more than may be in flight. Runs the request to its end even if the caller goes away, and answers 503
 /// when its deadline passes first: a connection to the database is never left
 /// in the middle of a statement, and a dropped caller costs nobody else anything.
 pub(super) async fn deadline(State(app): State<App>, mut request: Request, next: Next) -> Response {
@@ -55,7 +55,14 @@ pub(super) async fn deadline(State(app): State<App>, mut request: Request, next:
     // Nothing new is sent in the last tenth: what is refused for want of time
     // still has time to say so.
     request.extensions_mut().insert(Deadline(begun + app.options.deadline / 10 * 9));
-    let work = tokio::spawn(next.run(request));
+    let Ok(place) = app.places.try_acquire_owned() else {
+        return Problem::overloaded().into_response();
+    };
+    let work = tokio::spawn(async move {
+        let response = next.run(request).await;
+        drop(place);
+        response
+    });
     match tokio::time::timeout_at(deadline, work).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {

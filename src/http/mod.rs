@@ -16,13 +16,18 @@ mod reservations;
 mod views;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRef, Request};
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::serve::ListenerExt as _;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 pub use openapi::document;
 
@@ -35,11 +40,21 @@ use problem::Problem;
 pub struct HttpOptions {
     /// How long a request may take until it is answered 503.
     pub deadline: Duration,
+    /// How many requests may be in flight; more are answered 503 at once.
+    pub max_in_flight: usize,
+    /// How many connections may be open; more wait.
+    pub max_connections: usize,
 }
+
+/// How long a client may take to send the head of a request; an idle connection
+/// is closed after it.
+const HEADERS_WITHIN: Duration = Duration::from_secs(30);
+/// A failed accept means that the process is short of something: it is given time.
+const AFTER_A_FAILED_ACCEPT: Duration = Duration::from_millis(100);
 
 impl Default for HttpOptions {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(8) }
+        Self { deadline: Duration::from_secs(8), max_in_flight: 1024, max_connections: 4096 }
     }
 }
 
@@ -48,6 +63,8 @@ impl Default for HttpOptions {
 struct App {
     ledger: Ledger,
     options: HttpOptions,
+    /// One for each request that may be in flight.
+    places: Arc<Semaphore>,
     document: Document,
 }
 
@@ -66,7 +83,8 @@ impl FromRef<App> for Ledger {
 /// The whole API over a ledger.
 pub fn router(ledger: Ledger, options: HttpOptions) -> Router {
     let (routes, contract) = openapi::routes().split_for_parts();
-    let app = App { ledger, options, document: Document(openapi::yaml(&contract).into()) };
+    let places = Arc::new(Semaphore::new(options.max_in_flight));
+    let app = App { ledger, options, places, document: Document(openapi::yaml(&contract).into()) };
     routes
         .fallback(|| async { Problem::not_found("path") })
         .method_not_allowed_fallback(|request: Request| async move {
@@ -79,21 +97,55 @@ pub fn router(ledger: Ledger, options: HttpOptions) -> Router {
 }
 
 /// Serves the API until `stop` is ready, then answers what is in flight and
-/// returns.
+/// returns. Connections are bounded in number, and each in how long it may take to
+/// say what it wants.
 ///
 /// # Errors
 ///
-/// The listener fails.
+/// The listener has no address.
 pub async fn serve(
     listener: TcpListener,
     ledger: Ledger,
     options: HttpOptions,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let listener = listener.tap_io(|connection| {
-        if let Err(error) = connection.set_nodelay(true) {
+    let app = router(ledger, options);
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+    let places = Arc::new(Semaphore::new(options.max_connections));
+    let open = GracefulShutdown::new();
+    tokio::pin!(stop);
+    loop {
+        // Who finds no place waits in the system's own queue, which is bounded.
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            next = next => next,
+            () = &mut stop => break,
+        };
+        let (stream, _) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(AFTER_A_FAILED_ACCEPT).await;
+                continue;
+            }
+        };
+        if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY could not be set");
         }
-    });
-    axum::serve(listener, router(ledger, options)).with_graceful_shutdown(stop).await
+        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app.clone()));
+        let connection = open.watch(connection);
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+            drop(place);
+        });
+    }
+    drop(listener);
+    open.shutdown().await;
+    Ok(())
 }

@@ -154,6 +154,10 @@ impl Problem {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
     }
 
+    pub(super) fn overloaded() -> Self {
+        Self::transient("overloaded", "the service is busy; nothing was done")
+    }
+
     pub(super) fn deadline_exceeded() -> Self {
         Self::transient(
             "deadline_exceeded",
@@ -187,7 +191,7 @@ impl Problem {
                      and holder",
                 )
             }
-            Error::Overloaded => Self::transient("overloaded", "the service is busy; nothing was done"),
+            Error::Overloaded => Self::overloaded(),
             Error::DeadlineExceeded(_) => Self::deadline_exceeded(),
             Error::Unexpected(reason) => {
                 tracing::error!(reason, "unexpected");
@@ -201,6 +205,10 @@ impl Problem {
             Self { retry: refusal.retry(), ..Self::new(status(&refusal), refusal.code(), refusal.to_string()) };
         match refusal {
             Refusal::Invalid(faults) => problem.with("errors", json!(faults)),
+            Refusal::TooExpensive { units, pool: true, .. } if !sees_pools => {
+                let detail = format!("{units} units are more than a pool ever allows");
+                Self { detail, ..problem }.with("units", json!(units))
+            }
             Refusal::TooExpensive { units, max_units, .. } => {
                 problem.with("units", json!(units)).with("max_units", json!(max_units))
             }
@@ -254,7 +262,6 @@ fn status(refusal: &Refusal) -> StatusCode {
         }
         Refusal::BudgetExhausted { .. } => StatusCode::TOO_MANY_REQUESTS,
         Refusal::NotFound(_) => StatusCode::NOT_FOUND,
-        Refusal::Forbidden(_) => StatusCode::FORBIDDEN,
         Refusal::Conflict { .. } => StatusCode::CONFLICT,
     }
 }

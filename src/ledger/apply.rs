@@ -3,17 +3,23 @@
 //! policy's lock.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
 
 use super::audit::Said;
+use super::database::run_once;
 use super::policy::{Failure, PolicyInForce, read};
 use super::{Context, Error, Ledger};
 use crate::model::policy::{Account, Budget, Operation, Policy, Pricing};
 use crate::model::refusal::FieldFault;
 use crate::model::{Name, Refusal};
-use crate::policy::{Change, PolicyRefused, compare, parse};
+use crate::policy::file::PolicyFile;
+use crate::policy::{Change, PolicyRefused, check, compare};
+
+/// How long applying a policy may take.
+const APPLY_WITHIN: Duration = Duration::from_secs(60);
 
 /// What applying a policy did, or would do.
 #[derive(Debug, Clone)]
@@ -37,23 +43,30 @@ impl Ledger {
     ///
     /// `Invalid` with every fault of the file, or the world.
     pub async fn apply_policy(&self, context: &Context, source: &str, dry_run: bool) -> Result<Applied, Error> {
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
-            match apply(&mut connection, &context.actor, source, dry_run).await {
-                Ok(Outcome::Applied(applied)) => {
-                    drop(connection);
-                    self.refresh_policy(context, applied.version).await?;
-                    return Ok(applied);
+        // Reading a large file takes seconds: not under the policy's lock, and not
+        // on a thread that answers requests.
+        let text = source.to_owned();
+        let file = tokio::task::spawn_blocking(move || crate::policy::read(&text))
+            .await
+            .map_err(|error| Error::Unexpected(error.to_string()))?
+            .map_err(as_refusal)?;
+        let outcome = // Applied again, it would say that nothing changed.
+run_once!(self.database.with_patience(APPLY_WITHIN), context, |connection| {
+                match apply(connection, &context.actor, source, &file, dry_run).await {
+                    Ok(outcome) => Ok(Ok(outcome)),
+                    Err(Failure::Database(error)) if is_out_of_range(&error) => {
+                        Ok(Err(Refusal::invalid("", "a limit would take a balance out of range").into()))
+                    }
+                    Err(Failure::Database(error)) => Err(error),
+                    Err(Failure::Stored(error)) => Ok(Err(error)),
                 }
-                Ok(Outcome::Refused(refused)) => return Err(as_refusal(refused).into()),
-                Err(Failure::Database(error)) if is_out_of_range(&error) => {
-                    return Err(Refusal::invalid("", "a limit would take a balance out of range").into());
-                }
-                // Applied again, it would say that nothing changed.
-                Err(Failure::Database(error)) => tries.again_if_rolled_back(error).await?,
-                Err(Failure::Stored(error)) => return Err(error),
+            })??;
+        match outcome {
+            Outcome::Applied(applied) => {
+                self.refresh_policy(context, applied.version).await?;
+                Ok(applied)
             }
+            Outcome::Refused(refused) => Err(as_refusal(refused).into()),
         }
     }
 }
@@ -67,14 +80,21 @@ fn is_out_of_range(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(|reported| reported.code()).as_deref() == Some("22003")
 }
 
-async fn apply(connection: &mut PgConnection, actor: &str, source: &str, dry_run: bool) -> Result<Outcome, Failure> {
+async fn apply(
+    connection: &mut PgConnection,
+    actor: &str,
+    source: &str,
+    file: &PolicyFile,
+    dry_run: bool,
+) -> Result<Outcome, Failure> {
     let mut transaction = connection.begin().await?;
     // A large policy takes longer than a request may; nothing else waits for it
     // but the opening of periods.
     sqlx::query("set local statement_timeout = '60s'").execute(&mut *transaction).await?;
+    sqlx::query("set local idle_in_transaction_session_timeout = '60s'").execute(&mut *transaction).await?;
     sqlx::query!("select version from policy_state for update").fetch_one(&mut *transaction).await?;
     let (before, known) = read(&mut transaction).await?;
-    let after = match parse(source, &known) {
+    let after = match check(file, &known) {
         Ok(after) => after,
         Err(refused) => return Ok(Outcome::Refused(refused)),
     };

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
+use super::database::run;
 use super::{Context, Error, Ledger};
 
 /// One line of the audit log.
@@ -58,10 +59,8 @@ impl Ledger {
     ///
     /// The world.
     pub async fn audit(&self, context: &Context, before: Option<Uuid>, limit: i64) -> Result<Vec<AuditEntry>, Error> {
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
-            let rows = sqlx::query_as!(
+        run!(self.database, context, |connection| {
+            sqlx::query_as!(
                 AuditEntry,
                 "select id, at, actor, action, subject, detail
                  from audit_entry
@@ -72,11 +71,7 @@ impl Ledger {
                 limit
             )
             .fetch_all(&mut *connection)
-            .await;
-            match rows {
-                Ok(rows) => return Ok(rows),
-                Err(error) => tries.again(error).await?,
-            }
-        }
+            .await
+        })
     }
 }

@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
+use super::database::run;
 use super::reservations::units;
 use super::{Context, Error, Ledger};
 use crate::model::policy::{Budget, Mode, Rollover};
@@ -92,35 +93,25 @@ impl Ledger {
         account: &Name,
         at: Option<DateTime<Utc>>,
     ) -> Result<(DateTime<Utc>, Vec<Row>), Error> {
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
-            let read = async {
-                let at = match at {
-                    Some(at) => at,
-                    None => {
-                        sqlx::query_scalar!(r#"select ledger_clock() as "at!""#).fetch_one(&mut *connection).await?
-                    }
-                };
-                let rows = sqlx::query_as!(
-                    Row,
-                    "select budget, member, id, starts_at, ends_at, limit_units, available, reserved, liability,
+        run!(self.database, context, |connection| {
+            let at = match at {
+                Some(at) => at,
+                None => sqlx::query_scalar!(r#"select ledger_clock() as "at!""#).fetch_one(&mut *connection).await?,
+            };
+            let rows = sqlx::query_as!(
+                Row,
+                "select budget, member, id, starts_at, ends_at, limit_units, available, reserved, liability,
                             settled
                      from budget_period
                      where account = $1 and starts_at <= $2 and (ends_at is null or ends_at > $2)
                      order by budget, member",
-                    account.as_str(),
-                    at
-                )
-                .fetch_all(&mut *connection)
-                .await?;
-                Ok((at, rows))
-            };
-            match read.await {
-                Ok(read) => return Ok(read),
-                Err(error) => tries.again(error).await?,
-            }
-        }
+                account.as_str(),
+                at
+            )
+            .fetch_all(&mut *connection)
+            .await?;
+            Ok((at, rows))
+        })
     }
 
     /// The period as it would open; none if the budget's one period begins later.
@@ -167,10 +158,8 @@ impl Ledger {
         budget: &Name,
         at: DateTime<Utc>,
     ) -> Result<Around, Error> {
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
-            let around = sqlx::query_as!(
+        run!(self.database, context, |connection| {
+            sqlx::query_as!(
                 Around,
                 r#"select coalesce(sum(reserved + liability) filter (where starts_at <= $3), 0) as "held!",
                           max(ends_at) filter (where ends_at <= $3) as ended_at,
@@ -182,12 +171,8 @@ impl Ledger {
                 at
             )
             .fetch_one(&mut *connection)
-            .await;
-            match around {
-                Ok(around) => return Ok(around),
-                Err(error) => tries.again(error).await?,
-            }
-        }
+            .await
+        })
     }
 }
 

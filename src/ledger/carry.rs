@@ -3,6 +3,7 @@
 
 use serde::Deserialize;
 
+use super::database::run;
 use super::{Context, Error, Ledger};
 
 /// The name of a budget of one account or member, or of a pool: empty for "all
@@ -20,10 +21,8 @@ pub(super) struct BudgetOf {
 impl Ledger {
     /// Brings the carried amount down. Answers whether anything was given back.
     pub(super) async fn give_back(&self, context: &Context, budget: &BudgetOf) -> Result<bool, Error> {
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
-            let given = sqlx::query_file_scalar!(
+        Ok(run!(self.database, context, |connection| {
+            sqlx::query_file_scalar!(
                 "src/ledger/carry.sql",
                 budget.account,
                 budget.budget,
@@ -31,11 +30,7 @@ impl Ledger {
                 context.actor
             )
             .fetch_one(&mut *connection)
-            .await;
-            match given {
-                Ok(given) => return Ok(given > 0),
-                Err(error) => tries.again(error).await?,
-            }
-        }
+            .await
+        })? > 0)
     }
 }

@@ -118,10 +118,19 @@ pub(super) fn over_a_whole_period(charges: &[ChargeSeen], units: Units) -> Refus
     let smallest = charges
         .iter()
         .filter(|charge| charge.enforcing && !charge.frozen())
-        .filter_map(|charge| charge.limit.map(|limit| (limit, charge.budget.as_str())))
-        .min();
-    let (max_units, budget) = smallest.unwrap_or((Units::ZERO, "the budget"));
-    Refusal::TooExpensive { units, max_units, bound: format!("a whole period of {budget}") }
+        .filter_map(|charge| charge.limit.map(|limit| (limit, charge)))
+        .min_by_key(|(limit, _)| *limit);
+    match smallest {
+        Some((max_units, charge)) => Refusal::TooExpensive {
+            units,
+            max_units,
+            bound: format!("a whole period of {}", charge.budget),
+            pool: charge.pool,
+        },
+        None => {
+            Refusal::TooExpensive { units, max_units: Units::ZERO, bound: "a whole period".to_owned(), pool: false }
+        }
+    }
 }
 
 /// Whole seconds, rounded up, so that a caller who waits as told is not early.

@@ -5,11 +5,69 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgPool, Postgres};
+use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::time::Instant;
 
 use super::Error;
+use super::schema::{self, SchemaError};
 use crate::telemetry::Metrics;
+
+/// Sends a statement, again if need be: when the database rolled it back for the
+/// sake of others (40001, 40P01), or when its connection turns out to be dead.
+/// Every verb may be repeated, so running it again is how to find out what became
+/// of it. Bounded, jittered and counted; never waited for longer than its timeout,
+/// whatever the network does.
+///
+/// (A macro, since the compiler cannot yet prove that what a closure would return
+/// may move between threads.)
+macro_rules! run {
+    ($database:expr, $context:expr, |$connection:ident| $statement:block) => {
+        $crate::ledger::database::run!($database, $context, again, |$connection| $statement)
+    };
+    ($database:expr, $context:expr, $again:ident, |$connection:ident| $statement:block) => {{
+        let database = &$database;
+        let context = $context;
+        let mut tries = database.tries(&context);
+        loop {
+            let mut held = match tries.connection().await {
+                Ok(held) => held,
+                Err(error) => break Err(error),
+            };
+            let sent = tries.bounded(async {
+                let $connection: &mut sqlx::PgConnection = &mut held;
+                $statement
+            });
+            match sent.await {
+                Some(Ok(answer)) => {
+                    tries.give_back(held);
+                    break Ok(answer);
+                }
+                Some(Err(error)) => {
+                    tries.give_back(held);
+                    if let Err(error) = tries.$again(error).await {
+                        break Err(error);
+                    }
+                }
+                None => {
+                    // Nobody knows what this connection will say next, or when: it
+                    // is closed, not given back.
+                    drop(held.detach());
+                    break Err($crate::ledger::Error::DeadlineExceeded("the database did not answer in time"));
+                }
+            }
+        }
+    }};
+}
+
+/// The same for what must not be done twice: sent again only if the database says
+/// that it was rolled back.
+macro_rules! run_once {
+    ($database:expr, $context:expr, |$connection:ident| $statement:block) => {
+        $crate::ledger::database::run!($database, $context, again_if_rolled_back, |$connection| $statement)
+    };
+}
+
+pub(super) use {run, run_once};
 
 /// Who asks, and until when an answer is of use.
 #[derive(Debug, Clone)]
@@ -51,6 +109,8 @@ impl DatabaseOptions {
 pub struct Database {
     pool: PgPool,
     metrics: Arc<Metrics>,
+    /// The longest that one statement is waited for.
+    patience: Duration,
 }
 
 impl Database {
@@ -71,6 +131,10 @@ impl Database {
                 ("lock_timeout", milliseconds.as_str()),
                 ("idle_in_transaction_session_timeout", milliseconds.as_str()),
                 ("TimeZone", "UTC"),
+                // What a statement reads again after it has waited for a lock is
+                // only newer at this level.
+                ("default_transaction_isolation", "read committed"),
+                ("default_transaction_deferrable", "off"),
                 // Statements of a millisecond gain nothing from being compiled,
                 // and a wrong estimate would cost them a second.
                 ("jit", "off"),
@@ -80,8 +144,9 @@ impl Database {
             // The context's deadline bounds the wait; this is only a backstop.
             .acquire_timeout(Duration::from_secs(60))
             .test_before_acquire(false)
+            .after_connect(|connection, _| Box::pin(refuse_if_not_durable(connection)))
             .connect_lazy_with(connect);
-        Ok(Self { pool, metrics })
+        Ok(Self { pool, metrics, patience: options.statement_timeout + GRACE })
     }
 
     /// The pool, for reading without a deadline: verify and the schema checks.
@@ -90,14 +155,44 @@ impl Database {
         &self.pool
     }
 
-    /// Lets go of all connections, waiting for those in use.
+    /// Lets go of all connections, waiting for those in use, but not for ever: a
+    /// server that has gone silent must not keep the service from stopping.
     pub async fn close(&self) {
-        self.pool.close().await;
+        if tokio::time::timeout(CLOSE_WITHIN, self.pool.close()).await.is_err() {
+            tracing::warn!("database connections that did not close have been dropped");
+        }
     }
 
-    /// The tries at one statement within the context's deadline.
+    /// The same pool, for statements that may take longer than a request's.
+    pub(super) fn with_patience(&self, patience: Duration) -> Self {
+        Self { patience, ..self.clone() }
+    }
+
+    /// Whether the ledger can be kept in this database, at this moment.
+    ///
+    /// # Errors
+    ///
+    /// It does not answer. (In which way it is unfit is an answer.)
+    pub async fn fitness(&self, context: &Context) -> Result<Result<(), SchemaError>, Error> {
+        run!(self, context, |connection| {
+            match schema::check(connection).await {
+                Err(SchemaError::Database(error)) => Err(error),
+                said => Ok(said),
+            }
+        })
+    }
+
+    /// The tries at one statement within the context's deadline, for [`run`].
     pub(super) fn tries<'a>(&'a self, context: &'a Context) -> Tries<'a> {
         Tries { database: self, context, made: 0 }
+    }
+
+    /// All connections of the pool may be dead at once, after a restart.
+    fn most_tries(&self, reason: Again) -> u32 {
+        match reason {
+            Again::ConnectionLost => self.pool.options().get_max_connections().saturating_add(2),
+            Again::RolledBack | Again::Deadlock => MAX_TRIES,
+        }
     }
 
     async fn connection(&self, deadline: Instant) -> Result<PoolConnection<Postgres>, Error> {
@@ -114,26 +209,7 @@ impl Database {
     }
 }
 
-/// The most times that one statement is sent.
-const MAX_TRIES: u32 = 6;
-
-/// A bounded, counted and jittered series of tries at one statement:
-///
-/// ```text
-/// let mut tries = database.tries(context);
-/// let rows = loop {
-///     let mut connection = tries.connection().await?;
-///     match statement.fetch_all(&mut *connection).await {
-///         Ok(rows) => break rows,
-///         Err(error) => tries.again(error).await?,
-///     }
-/// };
-/// ```
-///
-/// A statement is run again when the database rolled it back for the sake of
-/// others (40001, 40P01), and once when its connection turns out to be dead:
-/// every verb may be repeated, so running it again is how to find out what
-/// became of it.
+/// The tries at one statement: see [`run`].
 pub(super) struct Tries<'a> {
     database: &'a Database,
     context: &'a Context,
@@ -147,15 +223,24 @@ impl Tries<'_> {
         self.database.connection(self.context.deadline).await
     }
 
-    /// The same for what must not be done twice: tried again only if the
-    /// database says that it was rolled back.
-    ///
-    /// # Errors
-    ///
-    /// The error itself, if it may not be tried again, or not any more.
-    pub(super) async fn again_if_rolled_back(&mut self, error: sqlx::Error) -> Result<(), Error> {
-        let code = error.as_database_error().and_then(|reported| reported.code());
-        if matches!(code.as_deref(), Some("40001" | "40P01")) { self.again(error).await } else { Err(error.into()) }
+    /// What the statement answers, if it does in time.
+    pub(super) async fn bounded<T>(
+        &self,
+        statement: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Option<Result<T, sqlx::Error>> {
+        let until = self.context.deadline.min(Instant::now() + self.database.patience);
+        tokio::time::timeout_at(until, statement).await.ok()
+    }
+
+    /// Gives a connection back to the pool, which asks it whether it is well: for
+    /// no longer than a statement may take, or a network that has gone silent would
+    /// keep its place for good.
+    pub(super) fn give_back(&self, mut connection: PoolConnection<Postgres>) {
+        let patience = self.database.patience;
+        tokio::spawn(async move {
+            // After that it is closed, and its place is free.
+            let _ = tokio::time::timeout(patience, connection.return_to_pool()).await;
+        });
     }
 
     /// Waits a little if the statement may be tried again.
@@ -164,30 +249,69 @@ impl Tries<'_> {
     ///
     /// The error itself, if it may not, or not any more.
     pub(super) async fn again(&mut self, error: sqlx::Error) -> Result<(), Error> {
-        let reason = match &error {
-            sqlx::Error::Database(reported) => match reported.code().as_deref() {
-                Some("40001") => "serialization_failure",
-                Some("40P01") => "deadlock",
-                // The server is going down or starting: this connection is of
-                // no more use.
-                Some("57P01" | "57P02" | "57P03") => "connection_lost",
-                _ => return Err(error.into()),
-            },
-            sqlx::Error::Io(_) => "connection_lost",
-            _ => return Err(error.into()),
-        };
-        if self.made >= MAX_TRIES {
+        let reason = Again::reason(&error);
+        let Some(reason) = reason.filter(|reason| self.made < self.database.most_tries(*reason)) else {
             return Err(error.into());
-        }
-        self.database.metrics.statement_retried(reason);
-        tracing::debug!(reason, made = self.made, "statement is tried again");
-        let ceiling = 2_u64.saturating_pow(self.made) * 2;
-        let pause = Duration::from_millis(1 + jitter() % ceiling);
+        };
+        self.database.metrics.statement_retried(reason.as_str());
+        let pause = Duration::from_millis(1 + jitter() % (2 << self.made.min(6)));
         if Instant::now() + pause >= self.context.deadline {
             return Err(error.into());
         }
         tokio::time::sleep(pause).await;
         Ok(())
+    }
+
+    /// The same, only if the database says that it rolled the statement back.
+    ///
+    /// # Errors
+    ///
+    /// The error itself, if it may not, or not any more.
+    pub(super) async fn again_if_rolled_back(&mut self, error: sqlx::Error) -> Result<(), Error> {
+        match Again::reason(&error) {
+            Some(Again::RolledBack | Again::Deadlock) => self.again(error).await,
+            _ => Err(error.into()),
+        }
+    }
+}
+
+/// The most times that one statement is sent when others are in its way.
+const MAX_TRIES: u32 = 6;
+/// How long connections may take to close.
+const CLOSE_WITHIN: Duration = Duration::from_secs(3);
+/// What a statement may take beyond its timeout until its connection is given up.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Why a statement may be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Again {
+    RolledBack,
+    Deadlock,
+    ConnectionLost,
+}
+
+impl Again {
+    fn reason(error: &sqlx::Error) -> Option<Self> {
+        match error {
+            sqlx::Error::Database(reported) => match reported.code().as_deref() {
+                Some("40001") => Some(Self::RolledBack),
+                Some("40P01") => Some(Self::Deadlock),
+                // It has ended this session, or is going down or starting: the
+                // connection is of no more use.
+                Some("57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03") => Some(Self::ConnectionLost),
+                _ => None,
+            },
+            sqlx::Error::Io(_) => Some(Self::ConnectionLost),
+            _ => None,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::RolledBack => "serialization_failure",
+            Self::Deadlock => "deadlock",
+            Self::ConnectionLost => "connection_lost",
+        }
     }
 }
 
@@ -198,5 +322,24 @@ fn jitter() -> u64 {
     match getrandom::fill(&mut bytes) {
         Ok(()) => u64::from_le_bytes(bytes),
         Err(_) => 0,
+    }
+}
+
+/// Asked of every new connection: a setting for the database or the user may have
+/// changed since the service started. (Whether it can be written to, the first
+/// statement that writes finds out.)
+async fn refuse_if_not_durable(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let off: Option<String> = sqlx::query_scalar!(
+        "select setting
+         from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) setting
+         where current_setting(setting) = 'off'
+         limit 1"
+    )
+    .fetch_optional(connection)
+    .await?
+    .flatten();
+    match off {
+        None => Ok(()),
+        Some(setting) => Err(sqlx::Error::Protocol(format!("the database is not durable: {setting} is off"))),
     }
 }

@@ -37,9 +37,13 @@ impl From<sqlx::Error> for Error {
                     // hold. Nothing was changed.
                     "22003" => Refusal::invalid("units", "would take a balance out of range").into(),
                     // Serialization failures and deadlocks that outlived their
-                    // retries; read-only; shutting down; out of resources.
-                    "40001" | "40P01" | "25006" | "57P01" | "57P02" | "57P03" => Self::Unavailable(error.to_string()),
-                    code if code.starts_with("08") || code.starts_with("53") => Self::Unavailable(error.to_string()),
+                    // retries; read-only; a database that is not there; a session
+                    // that was ended; connections, logins, resources, shutting
+                    // down, and the disk.
+                    "40001" | "40P01" | "25006" | "25P03" | "3D000" | "55000" => Self::Unavailable(error.to_string()),
+                    code if ["08", "28", "53", "57", "58"].iter().any(|class| code.starts_with(class)) => {
+                        Self::Unavailable(error.to_string())
+                    }
                     _ => Self::Unexpected(error.to_string()),
                 }
             }

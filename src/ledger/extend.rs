@@ -5,6 +5,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::charges::{ChargeSeen, exhausted, observed, over_a_whole_period};
+use super::database::run;
 use super::refusals::Refused;
 use super::reservations::units as as_units;
 use super::{Context, Error, Ledger};
@@ -48,7 +49,12 @@ impl Ledger {
     /// `StaleAttempt`, `NotActive`, `PeriodClosed`, `TooExpensive`,
     /// `BudgetExhausted`, what the policy has retired, or the world.
     pub async fn extend(&self, context: &Context, extend: &Extend) -> Result<Reservation, Error> {
-        let verdict = self.extend_statement(context, extend).await?;
+        let mut verdict = self.extend_statement(context, extend).await?;
+        if verdict.outcome == "budget_exhausted"
+            && self.give_back_carried(context, &extend.account, &verdict.charges.0).await?
+        {
+            verdict = self.extend_statement(context, extend).await?;
+        }
         let Verdict { outcome, at, max_units, observing, units, record, budgets, charges, .. } = verdict;
         let record = record.0;
         let charges = charges.0;
@@ -60,6 +66,7 @@ impl Ledger {
             units: extend.ceiling,
             max_units: as_units(max_units)?,
             bound: format!("one {operation}"),
+            pool: false,
         };
         let conflict = |conflict, reservation| Refusal::Conflict { conflict, reservation: Box::new(reservation) };
         let refusal = match outcome.as_str() {
@@ -92,10 +99,8 @@ impl Ledger {
     }
 
     async fn extend_statement(&self, context: &Context, extend: &Extend) -> Result<Verdict, Error> {
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
-            let verdict = sqlx::query_file_as!(
+        let verdict = run!(self.database, context, |connection| {
+            sqlx::query_file_as!(
                 Verdict,
                 "src/ledger/extend.sql",
                 &[extend.account.to_string()],
@@ -105,13 +110,9 @@ impl Ledger {
                 std::slice::from_ref(&context.actor),
             )
             .fetch_optional(&mut *connection)
-            .await;
-            match verdict {
-                Ok(Some(verdict)) => return Ok(verdict),
-                Ok(None) => return Err(Refusal::NotFound("reservation").into()),
-                Err(error) => tries.again(error).await?,
-            }
-        }
+            .await
+        })?;
+        verdict.ok_or_else(|| Refusal::NotFound("reservation").into())
     }
 }
 

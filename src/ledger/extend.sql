@@ -38,14 +38,18 @@ decided_at as materialized (
 -- The budgets of each reservation as the policy in force has them.
 charge as materialized (
     select l.n, p.account as owner, p.id as period_id, p.budget, p.member, p.limit_units, p.available,
-           p.reserved, p.reserved + p.liability as held, p.ends_at, p.closed_at,
+           p.reserved, p.reserved + p.liability as held, p.carried, p.ends_at, p.closed_at,
            coalesce(b.mode, o.mode, 'enforce') as mode,
-           -- A budget that only observes has room down to what the column can hold.
-           case
-               when coalesce(b.mode, o.mode, 'enforce') = 'enforce' then p.available
-               else least(p.available + 9999999999999999.999999999999, 9999999999999999.999999999999 - p.reserved)
-           end as room,
-           (b.name is not null and b.retired_at is null) or (o.name is not null and o.retired_at is null) as in_force
+           room_of(coalesce(b.mode, o.mode, 'enforce') = 'enforce', p.available, p.reserved) as room,
+           -- It is the account's still, and would be charged for the same work today.
+           coalesce(b.retired_at is null and b.unit = (l.r).unit
+                        and coalesce(b.provider, (l.r).provider) = (l.r).provider
+                        and coalesce(b.operation, (l.r).operation) = (l.r).operation,
+                    o.retired_at is null and o.unit = (l.r).unit
+                        and coalesce(o.provider, (l.r).provider) = (l.r).provider
+                        and coalesce(o.provider_key, (l.r).provider_key) is not distinct from (l.r).provider_key
+                        and coalesce(o.operation, (l.r).operation) = (l.r).operation,
+                    false) as in_force
     from locked l
     join period p on p.id = any ((l.r).period_ids)
     left join account a on p.account <> '' and a.name = p.account
@@ -62,7 +66,7 @@ wanted as materialized (
                when (l.r).attempt_token is distinct from l.token then 'stale_attempt'
                when (l.r).state <> 'active' then 'not_active'
                when l.ceiling <= (l.r).ceiling then 'unchanged'
-               when o.retired_at is not null then 'unknown_operation'
+               when o.retired_at is not null or v.unit <> (l.r).unit then 'unknown_operation'
                when a.retired_at is not null then 'unknown_account'
                when exists (select from charge c where c.n = l.n and not c.in_force) then 'no_budget'
                when not exists (select from charge c where c.n = l.n and c.mode = 'enforce')
@@ -80,6 +84,7 @@ wanted as materialized (
            end as outcome
     from locked l
     join operation o on o.name = (l.r).operation
+    join provider v on v.name = o.provider
     join account a on a.name = (l.r).account),
 admitted as materialized (
     select unnest(admit(array_agg(c.n order by c.n, c.period_id),
@@ -121,7 +126,7 @@ select v.n as "n!", v.outcome as "outcome!", d.at as "at!", v.max_units as "max_
                    'pool', c.owner = '', 'budget', c.budget, 'member', c.member, 'enforcing', c.mode = 'enforce',
                    'period_id', c.period_id, 'ends_at', c.ends_at,
                    'limit', trim_scale(c.limit_units)::text, 'available', trim_scale(c.available)::text,
-                   'held', trim_scale(c.held)::text)
+                   'held', trim_scale(c.held)::text, 'carried', trim_scale(c.carried)::text)
                    order by c.owner = '', c.budget, c.member), '[]')
         from charge c
         where c.n = v.n) as "charges!: Json<Vec<ChargeSeen>>"

@@ -9,7 +9,9 @@ use uuid::Uuid;
 
 use super::attempts::random;
 use super::audit::Said;
+use super::database::{run, run_once};
 use super::{Context, Error, Ledger};
+use crate::model::refusal::FieldFault;
 use crate::model::role::{Accounts, Role};
 use crate::model::{Name, Refusal};
 
@@ -38,6 +40,41 @@ pub struct NewKey {
     pub accounts: Accounts,
     /// From when on it is refused.
     pub expires_at: Option<DateTime<Utc>>,
+}
+
+/// The longest name of a key, in characters.
+const MAX_NAME: usize = 255;
+
+impl NewKey {
+    /// A key as it may be made: a worker's is bound to the accounts that are named,
+    /// or to all of them if that is said; the others are bound to none.
+    ///
+    /// # Errors
+    ///
+    /// The field that is not as it must be.
+    pub fn new(
+        name: Option<String>,
+        role: Role,
+        accounts: Option<Vec<Name>>,
+        all_accounts: bool,
+        expires_at: Option<DateTime<Utc>>,
+    ) -> Result<Self, FieldFault> {
+        let accounts = match (role, accounts, all_accounts) {
+            (Role::Worker, Some(names), false) if !names.is_empty() => Accounts::These(names),
+            (Role::Worker, None, true) => Accounts::All,
+            (Role::Worker, _, _) => {
+                let message = "a worker's key is for at least one account that is named, or for all accounts, not both";
+                return Err(FieldFault::new("accounts", message));
+            }
+            (_, None, false) => Accounts::All,
+            _ => return Err(FieldFault::new("accounts", "only workers' keys are bound to accounts")),
+        };
+        if name.as_ref().is_some_and(|name| name.chars().count() > MAX_NAME || name.chars().any(char::is_control)) {
+            let message = format!("must be at most {MAX_NAME} characters, none of them control characters");
+            return Err(FieldFault::new("name", message));
+        }
+        Ok(Self { name, role, accounts, expires_at })
+    }
 }
 
 /// A key as it is listed: everything but the secret.
@@ -76,22 +113,16 @@ impl Ledger {
             return Ok(None);
         }
         let hash = hash(secret);
-        let mut tries = self.database.tries(context);
-        let row = loop {
-            let mut connection = tries.connection().await?;
-            let row = sqlx::query!(
+        let row = run!(self.database, context, |connection| {
+            sqlx::query!(
                 "select id, role, accounts
                  from api_key
                  where key_hash = $1 and revoked_at is null and (expires_at is null or expires_at > ledger_clock())",
                 hash
             )
             .fetch_optional(&mut *connection)
-            .await;
-            match row {
-                Ok(row) => break row,
-                Err(error) => tries.again(error).await?,
-            }
-        };
+            .await
+        })?;
         row.map(|row| {
             Ok(Credential {
                 id: row.id,
@@ -116,65 +147,55 @@ impl Ledger {
         let secret = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<32>()?));
         let hash = hash(&secret);
         let id = Uuid::now_v7();
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
-            let made = async {
-                use sqlx::Connection as _;
-                let mut transaction = connection.begin().await?;
-                let unknown = sqlx::query_scalar!(
-                    r#"select wanted as "wanted!" from unnest($1::text[]) wanted
+        // Made again, the first one would be left over, known to nobody.
+        let created_at = run_once!(self.database, context, |connection| {
+            use sqlx::Connection as _;
+            let mut transaction = connection.begin().await?;
+            let unknown = sqlx::query_scalar!(
+                r#"select wanted as "wanted!" from unnest($1::text[]) wanted
                        where not exists (select from account a where a.name = wanted and a.retired_at is null)
                        limit 1"#,
-                    names.as_deref().unwrap_or_default()
-                )
-                .fetch_optional(&mut *transaction)
-                .await?;
-                if let Some(unknown) = unknown {
-                    return Ok(Err(Refusal::UnknownAccount(unknown)));
-                }
-                let created_at = sqlx::query_scalar!(
-                    "insert into api_key (id, name, role, accounts, key_hash, created_at, created_by, expires_at)
+                names.as_deref().unwrap_or_default()
+            )
+            .fetch_optional(&mut *transaction)
+            .await?;
+            if let Some(unknown) = unknown {
+                return Ok(Err(Refusal::UnknownAccount(unknown)));
+            }
+            let created_at = sqlx::query_scalar!(
+                "insert into api_key (id, name, role, accounts, key_hash, created_at, created_by, expires_at)
                      values ($1, $2, $3, $4, $5, ledger_clock(), $6, $7)
                      returning created_at",
-                    id,
-                    new.name,
-                    new.role.as_str(),
-                    names.as_deref(),
-                    hash,
-                    context.actor,
-                    new.expires_at
-                )
-                .fetch_one(&mut *transaction)
+                id,
+                new.name,
+                new.role.as_str(),
+                names.as_deref(),
+                hash,
+                context.actor,
+                new.expires_at
+            )
+            .fetch_one(&mut *transaction)
+            .await?;
+            let detail = serde_json::json!({
+                "name": new.name, "role": new.role, "accounts": names, "expires_at": new.expires_at,
+            });
+            Said { action: "key_created", subject: &id.to_string(), detail: &detail }
+                .write(&mut transaction, &context.actor)
                 .await?;
-                let detail = serde_json::json!({
-                    "name": new.name, "role": new.role, "accounts": names, "expires_at": new.expires_at,
-                });
-                Said { action: "key_created", subject: &id.to_string(), detail: &detail }
-                    .write(&mut transaction, &context.actor)
-                    .await?;
-                transaction.commit().await?;
-                Ok(Ok(created_at))
-            };
-            match made.await {
-                Ok(Ok(created_at)) => {
-                    let key = Key {
-                        id,
-                        name: new.name.clone(),
-                        role: new.role,
-                        accounts: names,
-                        created_at,
-                        created_by: context.actor.clone(),
-                        expires_at: new.expires_at,
-                        revoked_at: None,
-                    };
-                    return Ok((key, secret));
-                }
-                Ok(Err(refusal)) => return Err(refusal.into()),
-                // Made again, the first one would be left over, known to nobody.
-                Err(error) => tries.again_if_rolled_back(error).await?,
-            }
-        }
+            transaction.commit().await?;
+            Ok(Ok(created_at))
+        })??;
+        let key = Key {
+            id,
+            name: new.name.clone(),
+            role: new.role,
+            accounts: names.clone(),
+            created_at,
+            created_by: context.actor.clone(),
+            expires_at: new.expires_at,
+            revoked_at: None,
+        };
+        Ok((key, secret))
     }
 
     /// The keys, newest first, from before this one.
@@ -183,10 +204,8 @@ impl Ledger {
     ///
     /// The world.
     pub async fn keys(&self, context: &Context, before: Option<Uuid>, limit: i64) -> Result<Vec<Key>, Error> {
-        let mut tries = self.database.tries(context);
-        let rows = loop {
-            let mut connection = tries.connection().await?;
-            let rows = sqlx::query!(
+        let rows = run!(self.database, context, |connection| {
+            sqlx::query!(
                 "select id, name, role, accounts, created_at, created_by, expires_at, revoked_at
                  from api_key
                  where $1::uuid is null or id < $1
@@ -196,12 +215,8 @@ impl Ledger {
                 limit
             )
             .fetch_all(&mut *connection)
-            .await;
-            match rows {
-                Ok(rows) => break rows,
-                Err(error) => tries.again(error).await?,
-            }
-        };
+            .await
+        })?;
         rows.into_iter()
             .map(|row| {
                 Ok(Key {
@@ -224,35 +239,27 @@ impl Ledger {
     ///
     /// `NotFound`, or the world.
     pub async fn revoke_key(&self, context: &Context, id: Uuid) -> Result<(), Error> {
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
-            let revoked = async {
-                use sqlx::Connection as _;
-                let mut transaction = connection.begin().await?;
-                let known = sqlx::query_scalar!(
-                    r#"select revoked_at is not null as "revoked!" from api_key where id = $1 for no key update"#,
-                    id
-                )
-                .fetch_optional(&mut *transaction)
-                .await?;
-                if known == Some(false) {
-                    sqlx::query!("update api_key set revoked_at = ledger_clock() where id = $1", id)
-                        .execute(&mut *transaction)
-                        .await?;
-                    Said { action: "key_revoked", subject: &id.to_string(), detail: &serde_json::json!({}) }
-                        .write(&mut transaction, &context.actor)
-                        .await?;
-                }
-                transaction.commit().await?;
-                Ok(known.is_some())
-            };
-            match revoked.await {
-                Ok(true) => return Ok(()),
-                Ok(false) => return Err(Refusal::NotFound("key").into()),
-                Err(error) => tries.again(error).await?,
+        let known = run!(self.database, context, |connection| {
+            use sqlx::Connection as _;
+            let mut transaction = connection.begin().await?;
+            let known = sqlx::query_scalar!(
+                r#"select revoked_at is not null as "revoked!" from api_key where id = $1 for no key update"#,
+                id
+            )
+            .fetch_optional(&mut *transaction)
+            .await?;
+            if known == Some(false) {
+                sqlx::query!("update api_key set revoked_at = ledger_clock() where id = $1", id)
+                    .execute(&mut *transaction)
+                    .await?;
+                Said { action: "key_revoked", subject: &id.to_string(), detail: &serde_json::json!({}) }
+                    .write(&mut transaction, &context.actor)
+                    .await?;
             }
-        }
+            transaction.commit().await?;
+            Ok(known.is_some())
+        })?;
+        if known { Ok(()) } else { Err(Refusal::NotFound("key").into()) }
     }
 }
 

@@ -26,8 +26,10 @@ pub mod settle;
 pub mod verify;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Mutex;
 
 pub use database::{Context, Database, DatabaseOptions};
 pub use error::Error;
@@ -36,12 +38,17 @@ pub use refusals::Recorder;
 
 use crate::telemetry::Metrics;
 
+/// How long refusals may take to be written at the end.
+const FLUSH_WITHIN: Duration = Duration::from_secs(3);
+
 /// The ledger: the database, the policy in force as this process last saw it,
 /// and the recorder of refusals. Cheap to clone; shared by all requests.
 #[derive(Clone)]
 pub struct Ledger {
     database: Database,
     policy: Arc<ArcSwap<PolicyInForce>>,
+    /// Held while the policy is read anew: one request reads it for all.
+    reading: Arc<Mutex<()>>,
     refusals: Recorder,
     metrics: Arc<Metrics>,
 }
@@ -55,7 +62,13 @@ impl Ledger {
     pub async fn open(database: Database, metrics: Arc<Metrics>) -> Result<Self, Error> {
         let loaded = policy::load(&database, &Context::system("start")).await?;
         let refusals = Recorder::start(database.clone(), Arc::clone(&metrics));
-        Ok(Self { database, policy: Arc::new(ArcSwap::from_pointee(loaded)), refusals, metrics })
+        Ok(Self {
+            database,
+            policy: Arc::new(ArcSwap::from_pointee(loaded)),
+            reading: Arc::default(),
+            refusals,
+            metrics,
+        })
     }
 
     /// The policy as this process last saw it. Nothing is decided by it alone:
@@ -78,9 +91,11 @@ impl Ledger {
     }
 
     /// Writes down the refusals that are still waiting to be, then lets go of
-    /// the database.
+    /// the database. Takes seconds at most, also when the database is silent.
     pub async fn close(&self) {
-        self.refusals.flush().await;
+        if tokio::time::timeout(FLUSH_WITHIN, self.refusals.flush()).await.is_err() {
+            tracing::warn!("refusals that were waiting to be recorded are lost");
+        }
         self.database.close().await;
     }
 }

@@ -2,8 +2,8 @@
 //! its own, repeatable: whoever comes second finds the period open.
 //!
 //! Locks, in this order: the policy (shared), so that no limit changes between
-//! reading it and writing it into the period; then the newest period of the
-//! budget, so that what it holds is final for what is carried forward. An
+//! reading it and writing it into the period; then the period of the
+//! budget before it, so that what it holds is final for what is carried forward. An
 //! admission that gets that lock later finds by the clock that the period has
 //! ended.
 
@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
+use super::database::run;
 use super::{Context, Error, Ledger};
 use crate::model::Units;
 use crate::model::admission::Charge;
@@ -33,9 +34,19 @@ struct Key<'a> {
     member: &'a str,
 }
 
-struct Newest {
-    ordinal: i64,
+/// The period before the one to be opened.
+struct Before {
     ends_at: Option<DateTime<Utc>>,
+}
+
+/// The other periods of the budget.
+struct Others {
+    /// The database's clock.
+    at: DateTime<Utc>,
+    /// Whether one contains it.
+    open: bool,
+    newest_ordinal: i64,
+    next_starts_at: Option<DateTime<Utc>>,
 }
 
 impl Ledger {
@@ -46,15 +57,13 @@ impl Ledger {
         charge: &Charge,
         policy_version: i64,
     ) -> Result<Opened, Error> {
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
-            match open(&mut connection, &context.actor, charge, policy_version).await {
-                Ok(opened) => return Ok(opened),
-                Err(OpenError::Database(error)) => tries.again(error).await?,
-                Err(OpenError::Calendar(message)) => return Err(Error::Unexpected(message)),
+        run!(self.database, context, |connection| {
+            match open(connection, &context.actor, charge, policy_version).await {
+                Ok(opened) => Ok(Ok(opened)),
+                Err(OpenError::Calendar(message)) => Ok(Err(Error::Unexpected(message))),
+                Err(OpenError::Database(error)) => Err(error),
             }
-        }
+        })?
     }
 }
 
@@ -87,15 +96,15 @@ async fn open(
     if in_force != policy_version {
         return Ok(Opened::PolicyChanged);
     }
-    let newest = newest(&mut transaction, &key).await?;
-    // Statements of their own, after the lock: the clock, and what is held.
-    let at = sqlx::query_scalar!(r#"select ledger_clock() as "at!""#).fetch_one(&mut *transaction).await?;
-    if newest.as_ref().is_some_and(|period| period.ends_at.is_none_or(|end| end > at)) {
+    let before = before_now(&mut transaction, &key).await?;
+    // A statement of its own, after the lock: what there is, and then the clock.
+    let others = others(&mut transaction, &key).await?;
+    if others.open {
         return Ok(Opened::Open);
     }
-    let (starts_at, ends_at) = bounds(&charge.definition.calendar, at, newest.as_ref())?;
-    let ordinal = newest.as_ref().map_or(1, |period| period.ordinal + 1);
-    let id = insert(&mut transaction, &key, charge, ordinal, starts_at, ends_at, at).await?;
+    let at = others.at;
+    let (starts_at, ends_at) = bounds(&charge.definition.calendar, at, before.as_ref(), others.next_starts_at)?;
+    let id = insert(&mut transaction, &key, charge, others.newest_ordinal + 1, starts_at, ends_at, at).await?;
     if let Some(id) = id {
         grant(&mut transaction, &key, id, charge, actor).await?;
     }
@@ -103,12 +112,13 @@ async fn open(
     Ok(Opened::Open)
 }
 
-async fn newest(transaction: &mut Transaction<'_, Postgres>, key: &Key<'_>) -> Result<Option<Newest>, sqlx::Error> {
+/// Locks the newest period that has begun.
+async fn before_now(transaction: &mut Transaction<'_, Postgres>, key: &Key<'_>) -> Result<Option<Before>, sqlx::Error> {
     sqlx::query_as!(
-        Newest,
-        "select ordinal, ends_at from budget_period
-         where account = $1 and budget = $2 and member = $3
-         order by ordinal desc limit 1
+        Before,
+        "select ends_at from budget_period
+         where account = $1 and budget = $2 and member = $3 and starts_at <= (select ledger_clock())
+         order by starts_at desc limit 1
          for no key update",
         key.account,
         key.budget,
@@ -118,17 +128,42 @@ async fn newest(transaction: &mut Transaction<'_, Postgres>, key: &Key<'_>) -> R
     .await
 }
 
-/// The calendar interval that contains `at`, from the end of the period before
-/// it at the earliest: a change of calendar begins when the open period ends.
+async fn others(transaction: &mut Transaction<'_, Postgres>, key: &Key<'_>) -> Result<Others, sqlx::Error> {
+    sqlx::query_as!(
+        Others,
+        r#"with instant as materialized (select ledger_clock() as at)
+           select i.at as "at!", coalesce(max(p.ordinal), 0) as "newest_ordinal!",
+                  min(p.starts_at) filter (where p.starts_at > i.at) as next_starts_at,
+                  coalesce(bool_or(p.starts_at <= i.at and (p.ends_at is null or p.ends_at > i.at)), false) as "open!"
+           from instant i
+           left join budget_period p on p.account = $1 and p.budget = $2 and p.member = $3
+           group by i.at"#,
+        key.account,
+        key.budget,
+        key.member
+    )
+    .fetch_one(&mut **transaction)
+    .await
+}
+
+/// The calendar interval that contains `at`, from the end of the period before it
+/// at the earliest (a change of calendar begins when the open period ends) to the
+/// beginning of the period after it at the latest (there is one only when the
+/// clock has been set back).
 fn bounds(
     calendar: &Calendar,
     at: DateTime<Utc>,
-    newest: Option<&Newest>,
+    before: Option<&Before>,
+    next_starts_at: Option<DateTime<Utc>>,
 ) -> Result<(DateTime<Utc>, Option<DateTime<Utc>>), OpenError> {
     let interval = calendar.interval(at).map_err(|error| OpenError::Calendar(error.to_string()))?;
-    let previous_end = newest.and_then(|period| period.ends_at);
+    let previous_end = before.and_then(|period| period.ends_at);
     let starts_at = previous_end.map_or(interval.starts_at, |end| end.max(interval.starts_at));
-    Ok((starts_at, interval.ends_at))
+    let ends_at = match (interval.ends_at, next_starts_at) {
+        (Some(end), Some(next)) => Some(end.min(next)),
+        (end, next) => end.or(next),
+    };
+    Ok((starts_at, ends_at))
 }
 
 async fn insert(
@@ -180,7 +215,8 @@ async fn grant(
         "with held as (
              select case when $7 then coalesce(sum(reserved + liability), 0) else 0 end as units
              from budget_period
-             where account = $1 and budget = $2 and member = $3)
+             where account = $1 and budget = $2 and member = $3
+               and starts_at < (select starts_at from budget_period where account = $1 and id = $4))
          select post(array[
              row (1, $1, $4, 'period_opened', $6, $5, 0, 0, 0, $5, 0, null, null, null, null)::posting,
              row (2, $1, $4, 'carried_in', $6, -held.units, 0, 0, 0, 0, held.units, null, null, null, null)::posting], 2)

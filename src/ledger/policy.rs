@@ -4,19 +4,22 @@
 //! deciding statement compares the version and sends stale ones back.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rust_decimal::Decimal;
 use sqlx::types::Json;
 use sqlx::{Connection as _, PgConnection};
 
+use super::database::run;
 use super::reservations::units;
 use super::{Context, Database, Error, Ledger};
 use crate::model::period::{Calendar, PeriodKind};
-use crate::model::policy::{
-    Account, Budget, BudgetIdentity, Enforcement, Mode, Operation, Plan, Policy, Pricing, Provider, Rollover, Scope,
-};
+use crate::model::policy::{Account, Budget, BudgetIdentity, Operation, Plan, Policy, Pricing, Provider, Scope};
 use crate::model::{Name, Units};
 use crate::policy::KnownBudgets;
+
+/// How long a large policy may take to be read.
+const LOAD_WITHIN: Duration = Duration::from_secs(30);
 
 /// The policy of one version.
 #[derive(Debug, Clone)]
@@ -42,6 +45,10 @@ impl Ledger {
     pub(super) async fn refresh_policy(&self, context: &Context, version: i64) -> Result<bool, Error> {
         let in_force = self.policy_version(context).await?;
         if in_force != self.policy().version {
+            let _reading = self.reading.lock().await;
+            if in_force == self.policy().version {
+                return Ok(in_force != version);
+            }
             self.policy.store(std::sync::Arc::new(load(&self.database, context).await?));
         }
         Ok(in_force != version)
@@ -58,35 +65,23 @@ impl Ledger {
     }
 
     async fn policy_version(&self, context: &Context) -> Result<i64, Error> {
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
-            match sqlx::query_scalar!("select version from policy_state").fetch_one(&mut *connection).await {
-                Ok(version) => return Ok(version),
-                Err(error) => tries.again(error).await?,
-            }
-        }
+        run!(self.database, context, |connection| {
+            sqlx::query_scalar!("select version from policy_state").fetch_one(connection).await
+        })
     }
 }
 
 /// Reads the policy in force, all of it as of one instant.
 pub(super) async fn load(database: &Database, context: &Context) -> Result<PolicyInForce, Error> {
-    let mut tries = database.tries(context);
-    loop {
-        let mut connection = tries.connection().await?;
-        let loaded = async {
-            let mut transaction = connection
-                .begin_with("begin isolation level repeatable read read only")
-                .await
-                .map_err(Failure::Database)?;
-            read(&mut transaction).await
-        };
-        match loaded.await {
-            Ok((policy, _)) => return Ok(policy),
-            Err(Failure::Database(error)) => tries.again(error).await?,
-            Err(Failure::Stored(error)) => return Err(error),
+    run!(database.with_patience(LOAD_WITHIN), context, |connection| {
+        let mut transaction = connection.begin_with("begin isolation level repeatable read read only").await?;
+        sqlx::query("set local statement_timeout = '30s'").execute(&mut *transaction).await?;
+        match read(&mut transaction).await {
+            Ok((policy, _)) => Ok(Ok(policy)),
+            Err(Failure::Stored(error)) => Ok(Err(error)),
+            Err(Failure::Database(error)) => Err(error),
         }
-    }
+    })?
 }
 
 /// Why a policy could not be read: the database, or what is stored in it.
@@ -131,7 +126,7 @@ async fn providers(connection: &mut PgConnection) -> Result<BTreeMap<Name, Provi
     for row in rows {
         let provider = Provider {
             unit: name(&row.unit)?,
-            enforcement: if row.enforcement == "calls" { Enforcement::Calls } else { Enforcement::Worker },
+            enforcement: word(&row.enforcement)?,
             keys: row.keys.iter().map(|key| name(key)).collect::<Result<_, _>>()?,
         };
         providers.insert(name(&row.name)?, provider);
@@ -158,7 +153,7 @@ async fn operations(
             provider: name(&row.provider)?,
             pricing: row.pricing.0,
             max_units: units(row.max_units)?,
-            mode: mode(&row.mode),
+            mode: word(&row.mode)?,
         };
         operations.insert(name(&row.name)?, operation);
     }
@@ -278,8 +273,8 @@ impl Stored<'_> {
             limit: units(self.limit_units)?,
             calendar: Calendar::new(kind, self.timezone)
                 .map_err(|error| Error::Unexpected(format!("a stored calendar {error}")))?,
-            rollover: if self.rollover == "carry_forward" { Rollover::CarryForward } else { Rollover::OriginalPeriod },
-            mode: mode(self.mode),
+            rollover: word(self.rollover)?,
+            mode: word(self.mode)?,
             per_member: self.per_member,
             scope: Scope {
                 provider: self.provider.map(name).transpose()?,
@@ -298,8 +293,10 @@ fn remember(known: &mut BTreeMap<Name, BudgetIdentity>, stored: &str, budget: &B
     Ok(())
 }
 
-fn mode(stored: &str) -> Mode {
-    if stored == "observe" { Mode::Observe } else { Mode::Enforce }
+/// A word of the policy file as a column holds it.
+fn word<T: serde::de::DeserializeOwned>(stored: &str) -> Result<T, Error> {
+    serde_json::from_value(serde_json::Value::from(stored))
+        .map_err(|error| Error::Unexpected(format!("a stored word {stored:?}: {error}")))
 }
 
 fn name(stored: &str) -> Result<Name, Error> {

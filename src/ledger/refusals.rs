@@ -8,7 +8,8 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use super::{Context, Database, Error};
+use super::database::run;
+use super::{Context, Database, Error, Ledger};
 use crate::model::refusal::Refusal;
 use crate::model::{Name, Units};
 use crate::telemetry::Metrics;
@@ -20,6 +21,9 @@ const QUEUE: usize = 10_000;
 const BATCH: usize = 500;
 /// How long refusals are kept, in days.
 const RETENTION_DAYS: i32 = 90;
+/// How many are removed in one statement, and how many statements one sweep has.
+const SWEEP_BATCH: i64 = 5_000;
+const SWEEP_BATCHES: u32 = 1_000;
 /// How often those older than that are removed.
 const SWEEP: Duration = Duration::from_secs(3600);
 
@@ -41,7 +45,7 @@ impl Refused {
             Refusal::BudgetExhausted { breaches, .. } => {
                 (breaches.first().map(|breach| breach.requested), json!({ "breaches": breaches }))
             }
-            Refusal::TooExpensive { units, max_units, bound } => {
+            Refusal::TooExpensive { units, max_units, bound, .. } => {
                 (Some(*units), json!({ "max_units": max_units, "bound": bound }))
             }
             Refusal::Invalid(faults) => (None, json!({ "errors": faults })),
@@ -147,10 +151,8 @@ async fn write(database: &Database, batch: &[Refused]) -> Result<(), Error> {
     let observed: Vec<bool> = batch.iter().map(|refused| refused.observed).collect();
     let units: Vec<Option<rust_decimal::Decimal>> = batch.iter().map(|refused| refused.units.map(Units::get)).collect();
     let details: Vec<serde_json::Value> = batch.iter().map(|refused| refused.detail.clone()).collect();
-    let mut tries = database.tries(&context);
-    loop {
-        let mut connection = tries.connection().await?;
-        let written = sqlx::query!(
+    run!(database, &context, |connection| {
+        sqlx::query!(
             "insert into refusal (id, at, account, operation, code, observed, units, detail)
              select r.id, ledger_clock(), r.account, r.operation, r.code, r.observed, r.units, r.detail
              from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::numeric[], $7::jsonb[])
@@ -165,19 +167,48 @@ async fn write(database: &Database, batch: &[Refused]) -> Result<(), Error> {
             &details
         )
         .execute(&mut *connection)
-        .await;
-        match written {
-            Ok(_) => return Ok(()),
-            Err(error) => tries.again(error).await?,
-        }
-    }
+        .await?;
+        Ok(())
+    })
 }
 
-async fn remove_old(database: &Database) -> Result<(), Error> {
-    let context = Context::system("refusals");
-    let mut connection = database.tries(&context).connection().await?;
-    sqlx::query!("delete from refusal where at < ledger_clock() - make_interval(days => $1)", RETENTION_DAYS)
-        .execute(&mut *connection)
-        .await?;
-    Ok(())
+/// Removes what is older than the retention, a bounded number at a time, so that
+/// no sweep is too long for the statement timeout. Answers how many are gone.
+async fn remove_old(database: &Database) -> Result<u64, Error> {
+    let mut removed = 0;
+    for _ in 0..SWEEP_BATCHES {
+        let gone = run!(database, &Context::system("refusals"), |connection| {
+            let done = sqlx::query!(
+                "delete from refusal
+                     where id = any (array(
+                         select r.id
+                         from refusal r
+                         where r.at < (select ledger_clock() - make_interval(days => $1))
+                         order by r.at
+                         limit $2))",
+                RETENTION_DAYS,
+                SWEEP_BATCH
+            )
+            .execute(&mut *connection)
+            .await?;
+            Ok(done.rows_affected())
+        })?;
+        removed += gone;
+        if gone == 0 {
+            break;
+        }
+    }
+    Ok(removed)
+}
+
+impl Ledger {
+    /// Removes the refusals that are older than 90 days. The service does it by
+    /// itself once an hour. Answers how many are gone.
+    ///
+    /// # Errors
+    ///
+    /// The world.
+    pub async fn sweep_refusals(&self) -> Result<u64, Error> {
+        remove_old(&self.database).await
+    }
 }

@@ -5,6 +5,7 @@ use rust_decimal::Decimal;
 use sqlx::types::Json;
 use uuid::Uuid;
 
+use super::database::run;
 use super::{Context, Error, Ledger};
 use crate::model::policy::Pricing;
 use crate::model::reservation::{ChargedPeriod, Event, Record, Reservation, State};
@@ -56,11 +57,9 @@ impl Ledger {
     ///
     /// `NotFound`, also for a reservation of another account; or the world.
     pub async fn reservation(&self, context: &Context, accounts: &Accounts, id: Uuid) -> Result<Reservation, Error> {
-        let mut tries = self.database.tries(context);
         let names = names(accounts);
-        let found = loop {
-            let mut connection = tries.connection().await?;
-            let found = sqlx::query_as!(
+        let found = run!(self.database, context, |connection| {
+            sqlx::query_as!(
                 Row,
                 r#"select reservation_json(r) as "record!: Json<Record>",
                           reservation_periods(r) as "budgets!: Json<Vec<ChargedPeriod>>",
@@ -71,12 +70,8 @@ impl Ledger {
                 names.as_deref()
             )
             .fetch_optional(&mut *connection)
-            .await;
-            match found {
-                Ok(found) => break found,
-                Err(error) => tries.again(error).await?,
-            }
-        };
+            .await
+        })?;
         found.map(Reservation::from).ok_or_else(|| Refusal::NotFound("reservation").into())
     }
 
@@ -99,11 +94,9 @@ impl Ledger {
     ///
     /// The world.
     pub async fn reservations(&self, context: &Context, filter: &Filter) -> Result<Vec<Reservation>, Error> {
-        let mut tries = self.database.tries(context);
         let names = names(&filter.accounts);
-        let rows = loop {
-            let mut connection = tries.connection().await?;
-            let rows = sqlx::query_as!(
+        let rows = run!(self.database, context, |connection| {
+            sqlx::query_as!(
                 Row,
                 r#"select reservation_json(r) as "record!: Json<Record>",
                           reservation_periods(r) as "budgets!: Json<Vec<ChargedPeriod>>",
@@ -127,12 +120,8 @@ impl Ledger {
                 filter.limit
             )
             .fetch_all(&mut *connection)
-            .await;
-            match rows {
-                Ok(rows) => break rows,
-                Err(error) => tries.again(error).await?,
-            }
-        };
+            .await
+        })?;
         Ok(rows.into_iter().map(Reservation::from).collect())
     }
 
@@ -145,10 +134,8 @@ impl Ledger {
         account: &Name,
         key: &str,
     ) -> Result<Option<(Reservation, Pricing)>, Error> {
-        let mut tries = self.database.tries(context);
-        let found = loop {
-            let mut connection = tries.connection().await?;
-            let found = sqlx::query_as!(
+        let found = run!(self.database, context, |connection| {
+            sqlx::query_as!(
                 KeyRow,
                 r#"select reservation_json(r) as "record!: Json<Record>",
                           reservation_periods(r) as "budgets!: Json<Vec<ChargedPeriod>>",
@@ -160,21 +147,15 @@ impl Ledger {
                 key
             )
             .fetch_optional(&mut *connection)
-            .await;
-            match found {
-                Ok(found) => break found,
-                Err(error) => tries.again(error).await?,
-            }
-        };
+            .await
+        })?;
         Ok(found.map(|row| (Reservation { record: row.record.0, budgets: row.budgets.0, at: row.at }, row.pricing.0)))
     }
 
     /// The pricing that a reservation's estimate was made by.
     pub(super) async fn pricing_of(&self, context: &Context, account: &Name, id: Uuid) -> Result<Pricing, Error> {
-        let mut tries = self.database.tries(context);
-        let found = loop {
-            let mut connection = tries.connection().await?;
-            let found = sqlx::query_scalar!(
+        let found = run!(self.database, context, |connection| {
+            sqlx::query_scalar!(
                 r#"select o.pricing as "pricing!: Json<Pricing>"
                    from reservation r
                    join operation_revision o on o.operation = r.operation and o.revision = r.operation_revision
@@ -183,12 +164,8 @@ impl Ledger {
                 id
             )
             .fetch_optional(&mut *connection)
-            .await;
-            match found {
-                Ok(found) => break found,
-                Err(error) => tries.again(error).await?,
-            }
-        };
+            .await
+        })?;
         found.map(|pricing| pricing.0).ok_or_else(|| Refusal::NotFound("reservation").into())
     }
 
@@ -198,10 +175,8 @@ impl Ledger {
     ///
     /// The world.
     pub async fn events(&self, context: &Context, account: &Name, id: Uuid) -> Result<Vec<Event>, Error> {
-        let mut tries = self.database.tries(context);
-        let rows = loop {
-            let mut connection = tries.connection().await?;
-            let rows = sqlx::query!(
+        let rows = run!(self.database, context, |connection| {
+            sqlx::query!(
                 "select version, event, at, actor, state, ceiling, settled, reserved, liability, attempt_number
                  from reservation_event
                  where account = $1 and reservation_id = $2
@@ -210,12 +185,8 @@ impl Ledger {
                 id
             )
             .fetch_all(&mut *connection)
-            .await;
-            match rows {
-                Ok(rows) => break rows,
-                Err(error) => tries.again(error).await?,
-            }
-        };
+            .await
+        })?;
         rows.into_iter()
             .map(|row| {
                 Ok(Event {

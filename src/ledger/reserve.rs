@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::attempts::new_token;
 use super::carry::BudgetOf;
 use super::charges::{ChargeSeen, exhausted, observed, over_a_whole_period};
+use super::database::run;
 use super::open_period::Opened;
 use super::policy::PolicyInForce;
 use super::refusals::Refused;
@@ -180,7 +181,9 @@ impl Ledger {
             return Ok(None);
         };
         if !reservation.record.request.means_the_same(&reserve.request, &pricing) {
-            return Err(Refusal::KeyReused.into());
+            let refusal = Refusal::KeyReused;
+            self.refusals.record(Refused::new(Some(&reserve.account), &reserve.request.operation, &refusal, false));
+            return Err(refusal.into());
         }
         if reservation.record.attempt_holder.as_deref() != Some(&reserve.holder) {
             reservation.record.attempt_token = None;
@@ -205,12 +208,11 @@ impl Ledger {
         let budgets: Vec<String> = charges.iter().map(|charge| charge.budget.to_string()).collect();
         let members: Vec<String> = charges.iter().map(|charge| text(&charge.member)).collect();
         let enforcing: Vec<bool> = charges.iter().map(|charge| charge.enforces()).collect();
+        let limits: Vec<Decimal> = charges.iter().map(|charge| charge.definition.limit.get()).collect();
         let items = vec![1_i64; charges.len()];
         let labels = serde_json::json!(request.labels);
         let as_sent = serde_json::json!(request);
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
+        run!(self.database, context, |connection| {
             let verdict = sqlx::query_file_as!(
                 Verdict,
                 "src/ledger/reserve.sql",
@@ -238,20 +240,21 @@ impl Ledger {
                 &members,
                 &enforcing,
                 policy.version,
+                &limits,
             )
             .fetch_one(&mut *connection)
             .await;
             match verdict {
-                Ok(verdict) => return Ok(Some(verdict)),
-                Err(error) if violates(&error, "reservation_key") => return Ok(None),
-                Err(error) => tries.again(error).await?,
+                Ok(verdict) => Ok(Some(verdict)),
+                Err(error) if violates(&error, "reservation_key") => Ok(None),
+                Err(error) => Err(error),
             }
-        }
+        })
     }
 
     /// Gives back what budgets that refused still carry. Answers whether
     /// anything changed, so that the decision is worth making again.
-    async fn give_back_carried(
+    pub(super) async fn give_back_carried(
         &self,
         context: &Context,
         account: &Name,

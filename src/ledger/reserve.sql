@@ -31,10 +31,10 @@ begun as materialized (
 -- The open period of every budget that each item is charged to, as far as it
 -- has been opened.
 charge as materialized (
-    select c.n, c.owner, c.budget, c.member, c.enforcing, p.id as period_id, p.starts_at, p.ends_at,
+    select c.n, c.owner, c.budget, c.member, c.enforcing, c.opens_with, p.id as period_id, p.starts_at, p.ends_at,
            p.limit_units, p.carried, p.available, p.reserved + p.liability as held
-    from unnest($19::bigint[], $20::text[], $21::text[], $22::text[], $23::boolean[])
-             as c (n, owner, budget, member, enforcing)
+    from unnest($19::bigint[], $20::text[], $21::text[], $22::text[], $23::boolean[], $25::numeric[])
+             as c (n, owner, budget, member, enforcing, opens_with)
     cross join begun
     left join lateral (
         select *
@@ -50,8 +50,10 @@ look as materialized (
                when exists (select
                             from reservation r
                             where r.account = a.account and r.idempotency_key = a.idempotency_key) then 'known'
+               -- Before a period is opened for it.
+               when bool_or(c.enforcing and coalesce(c.limit_units, c.opens_with) > 0
+                            and a.estimate > coalesce(c.limit_units, c.opens_with)) then 'too_expensive'
                when bool_or(c.n is not null and c.period_id is null) then 'period_missing'
-               when bool_or(c.enforcing and c.limit_units > 0 and a.estimate > c.limit_units) then 'too_expensive'
                when bool_or(c.enforcing and a.estimate > 0 and a.estimate > c.available) then 'budget_exhausted'
                else 'fits'
            end as outcome
@@ -75,13 +77,9 @@ decided as materialized (
            ledger_clock() as at,
            policy_version_in_force() as policy_version
     from locked),
--- A budget that only observes has room down to what the column can hold.
 room as materialized (
     select c.n, c.period_id, c.enforcing, l.estimate, p.ends_at <= d.at as ended,
-           case
-               when c.enforcing then p.available
-               else least(p.available + 9999999999999999.999999999999, 9999999999999999.999999999999 - p.reserved)
-           end as room
+           room_of(c.enforcing, p.available, p.reserved) as room
     from charge c
     join look l on l.n = c.n and l.outcome = 'fits'
     join locked p on p.account = c.owner and p.id = c.period_id
@@ -135,7 +133,11 @@ new_event as (
     cross join decided d),
 posted as materialized (
     select post(array_agg(row (v.n, c.owner, c.period_id, 'reserve', a.actor, -a.estimate, a.estimate, 0, 0, 0, 0,
-                               a.account, a.id, 1, null)::posting order by c.n, c.period_id), count(*))
+                               a.account, a.id, 1, null)::posting order by c.n, c.period_id),
+                (select count(*)
+                 from charge c
+                 join verdict v on v.n = c.n and v.outcome = 'admitted'
+                 where v.estimate > 0))
     from ask a
     join verdict v on v.n = a.n and v.outcome = 'admitted'
     join charge c on c.n = a.n
@@ -145,7 +147,7 @@ select v.n as "n!", v.outcome as "outcome!", d.at as "at!",
        (select coalesce(jsonb_agg(jsonb_build_object(
                    'pool', c.owner = '', 'budget', c.budget, 'member', c.member, 'enforcing', c.enforcing,
                    'period_id', c.period_id, 'starts_at', c.starts_at, 'ends_at', c.ends_at,
-                   'limit', trim_scale(coalesce(p.limit_units, c.limit_units))::text,
+                   'limit', trim_scale(coalesce(p.limit_units, c.limit_units, c.opens_with))::text,
                    'available', trim_scale(coalesce(p.available, c.available))::text,
                    'held', trim_scale(coalesce(p.reserved + p.liability, c.held))::text,
                    'carried', trim_scale(coalesce(p.carried, c.carried))::text)

@@ -53,6 +53,14 @@ pub enum SchemaError {
         /// In which way.
         reason: &'static str,
     },
+    /// The user may not do what the service does.
+    #[error(
+        "the user {user} may not write to the ledger: `grant spend_ledger_service to {user}`, or connect as another"
+    )]
+    NotPermitted {
+        /// The user that was connected as.
+        user: String,
+    },
     /// There is no schema, or an old one.
     #[error(
         "the database's schema is at version {found} and this program needs {needed}: run `spend-ledger migrate` \
@@ -101,6 +109,8 @@ fn version_of(migration: &Migration) -> u32 {
 pub async fn migrate(url: &str) -> Result<Vec<u32>, SchemaError> {
     let mut connection = PgConnection::connect(url).await?;
     check_version(&mut connection).await?;
+    // Another migrator may take its time, but not for ever.
+    connection.execute("set lock_timeout = '120s'").await?;
     sqlx::query("select pg_advisory_lock($1)").bind(MIGRATION_LOCK).execute(&mut connection).await?;
     let found = schema_version(&mut connection).await?;
     let known = newest_version();
@@ -145,6 +155,27 @@ pub async fn check(connection: &mut PgConnection) -> Result<(), SchemaError> {
     if read_only == "on" {
         return Err(SchemaError::ReadOnly { reason: "default_transaction_read_only is on" });
     }
+    known(connection).await?;
+    let (user, may): (String, bool) =
+        sqlx::query_as("select current_user::text, has_table_privilege('journal_entry', 'insert')")
+            .fetch_one(connection)
+            .await?;
+    if may { Ok(()) } else { Err(SchemaError::NotPermitted { user }) }
+}
+
+/// Refuses a database whose schema this program does not know.
+///
+/// # Errors
+///
+/// In which way, with what to do about it; or the database.
+pub async fn expect_known(url: &str) -> Result<(), SchemaError> {
+    let mut connection = PgConnection::connect(url).await?;
+    known(&mut connection).await?;
+    connection.close().await?;
+    Ok(())
+}
+
+async fn known(connection: &mut PgConnection) -> Result<(), SchemaError> {
     let (found, needed) = (schema_version(connection).await?, newest_version());
     if found < needed {
         return Err(SchemaError::Behind { found, needed });

@@ -7,6 +7,8 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::carry::BudgetOf;
+use super::database::run;
+use super::refusals::Refused;
 use super::{Context, Error, Ledger};
 use crate::model::refusal::Conflict;
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
@@ -74,30 +76,29 @@ impl Ledger {
         }
         let reservation = Reservation { record: verdict.record.0, budgets: verdict.budgets.0, at: verdict.at }
             .shown_to(&settle.attempt);
-        let conflict = match verdict.outcome.as_str() {
+        let conflict = |conflict| Refusal::Conflict { conflict, reservation: Box::new(reservation.clone()) };
+        let refusal = match verdict.outcome.as_str() {
             "settled" | "repeated" => return Ok(reservation),
-            "stale_attempt" => Conflict::StaleAttempt,
-            "already_settled" => Conflict::AlreadySettled,
-            "not_active" => Conflict::NotActive,
-            "usage_decreases" => Conflict::UsageDecreases,
+            "stale_attempt" => conflict(Conflict::StaleAttempt),
+            "already_settled" => conflict(Conflict::AlreadySettled),
+            "not_active" => conflict(Conflict::NotActive),
+            "usage_decreases" => conflict(Conflict::UsageDecreases),
             "not_progressive" => {
-                let message = "the provider's usage is reported by its calls, not progressively";
-                return Err(Refusal::invalid("final", message).into());
+                Refusal::invalid("final", "the provider's usage is reported by its calls, not progressively")
             }
             "out_of_range" => {
-                let message = "the usage of the reservation or of its period would be out of range";
-                return Err(Refusal::invalid("units", message).into());
+                Refusal::invalid("units", "the usage of the reservation or of its period would be out of range")
             }
             other => return Err(Error::Unexpected(format!("a settlement came out as {other}"))),
         };
-        Err(Refusal::Conflict { conflict, reservation: Box::new(reservation) }.into())
+        let record = &reservation.record;
+        self.refusals.record(Refused::new(Some(&record.account), &record.operation, &refusal, false));
+        Err(refusal.into())
     }
 
     async fn settle_statement(&self, context: &Context, settle: &Settle, units: Units) -> Result<Verdict, Error> {
-        let mut tries = self.database.tries(context);
-        loop {
-            let mut connection = tries.connection().await?;
-            let verdict = sqlx::query_file_as!(
+        let verdict = run!(self.database, context, |connection| {
+            sqlx::query_file_as!(
                 Verdict,
                 "src/ledger/settle.sql",
                 &[settle.account.to_string()],
@@ -109,12 +110,8 @@ impl Ledger {
                 std::slice::from_ref(&context.actor),
             )
             .fetch_optional(&mut *connection)
-            .await;
-            match verdict {
-                Ok(Some(verdict)) => return Ok(verdict),
-                Ok(None) => return Err(Refusal::NotFound("reservation").into()),
-                Err(error) => tries.again(error).await?,
-            }
-        }
+            .await
+        })?;
+        verdict.ok_or_else(|| Refusal::NotFound("reservation").into())
     }
 }

@@ -84,7 +84,7 @@ select v.n as "n!", v.outcome as "outcome!", d.at as "at!",
           and exists (select
                       from budget_period q
                       where q.account = p.account and q.budget = p.budget and q.member = p.member
-                        and q.ordinal > p.ordinal and q.carried > 0)) as "carried!: Json<Vec<BudgetOf>>"
+                        and q.starts_at > p.starts_at and q.carried > 0)) as "carried!: Json<Vec<BudgetOf>>"
 from verdict v
 cross join decided_at d
 left join kept k on k.n = v.n

@@ -120,6 +120,8 @@ impl Policy {
             let member = match (&request.member, budget.per_member) {
                 (_, false) => None,
                 (Some(member), true) => Some(member.clone()),
+                // What only observes never refuses; it cannot count what it cannot name.
+                (None, true) if budget.mode == Mode::Observe => continue,
                 (None, true) => {
                     return Err(Refusal::invalid("member", format!("budget {name} is kept per member: name one")));
                 }
@@ -129,6 +131,7 @@ impl Policy {
         for (name, pool) in self.pools.iter().filter(|(_, pool)| covers(pool)) {
             if let Some(bound) = &pool.scope.provider_key {
                 match &request.provider_key {
+                    None if pool.mode == Mode::Observe => continue,
                     None => {
                         let message = format!("pool {name} is kept per provider key: name the key");
                         return Err(Refusal::invalid("provider_key", message));
@@ -154,6 +157,7 @@ impl Operation {
                 units,
                 max_units: self.max_units,
                 bound: format!("one {}", request.operation),
+                pool: false,
             });
         }
         match (breach, self.mode) {
@@ -184,24 +188,27 @@ impl Pricing {
                     let message = format!("the units of {} are computed from its quantities", request.operation);
                     return Err(Refusal::invalid("units", message));
                 }
-                let stated = fill(quantities, &request.quantities)?;
+                let stated = fill(quantities, &request.quantities, |quantity| quantity.default)?;
                 let units = self.evaluate(&stated, Rounding::Estimate)?;
                 Ok((units, out_of_range(quantities, &stated)))
             }
         }
     }
 
-    /// What actual quantities cost: the bounds of an estimate do not apply to
-    /// what has happened. An omitted quantity takes the default.
+    /// What actual quantities cost: the bounds and defaults of an estimate do not
+    /// apply to what has happened. Every quantity is stated, so that a forgotten
+    /// one does not settle at less than was used.
     ///
     /// # Errors
     ///
-    /// A quantity that the cost map does not have, one that is missing and has
-    /// no default, or a cost beyond the range of amounts.
+    /// A quantity that the cost map does not have, one that is missing, or a cost
+    /// beyond the range of amounts.
     pub fn actual(&self, quantities: &BTreeMap<Name, Units>) -> Result<Units, Refusal> {
         match self {
             Self::Explicit => Err(Refusal::invalid("quantities", "this operation is settled in units")),
-            Self::Map { quantities: defined, .. } => self.evaluate(&fill(defined, quantities)?, Rounding::Actual),
+            Self::Map { quantities: defined, .. } => {
+                self.evaluate(&fill(defined, quantities, |_| None)?, Rounding::Actual)
+            }
         }
     }
 
@@ -215,10 +222,11 @@ impl Pricing {
     }
 }
 
-/// The stated quantities with the defaults of those omitted.
+/// The stated quantities, with what those omitted stand for.
 fn fill(
     defined: &BTreeMap<Name, Quantity>,
     stated: &BTreeMap<Name, Units>,
+    omitted: impl Fn(&Quantity) -> Option<Units>,
 ) -> Result<BTreeMap<String, Units>, Refusal> {
     let mut faults: Vec<FieldFault> = stated
         .keys()
@@ -227,11 +235,11 @@ fn fill(
         .collect();
     let mut filled = BTreeMap::new();
     for (name, quantity) in defined {
-        match stated.get(name).copied().or(quantity.default) {
+        match stated.get(name).copied().or_else(|| omitted(quantity)) {
             Some(value) => {
                 filled.insert(name.to_string(), value);
             }
-            None => faults.push(FieldFault::new(format!("quantities.{name}"), "is missing and has no default")),
+            None => faults.push(FieldFault::new(format!("quantities.{name}"), "is missing")),
         }
     }
     if faults.is_empty() { Ok(filled) } else { Err(Refusal::Invalid(faults)) }

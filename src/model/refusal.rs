@@ -84,6 +84,8 @@ pub enum Refusal {
         max_units: Units,
         /// What allows no more.
         bound: String,
+        /// Whether that is a pool, of which an account's key sees only the name.
+        pool: bool,
     },
     /// The policy has no such operation.
     #[error("the policy has no operation {0}")]
@@ -113,9 +115,6 @@ pub enum Refusal {
     /// There is no such thing, or it is not the caller's.
     #[error("there is no such {0}")]
     NotFound(&'static str),
-    /// The credential may not do this.
-    #[error("{0}")]
-    Forbidden(String),
     /// The state of the reservation does not allow it.
     #[error("{}", conflict.explain())]
     Conflict {
@@ -172,7 +171,7 @@ impl Refusal {
         Self::Invalid(vec![FieldFault::new(field, message)])
     }
 
-    /// The stable code of API.md.
+    /// The stable code of `openapi.yaml`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -184,7 +183,6 @@ impl Refusal {
             Self::BudgetExhausted { .. } => "budget_exhausted",
             Self::KeyReused => "idempotency_key_reused",
             Self::NotFound(_) => "not_found",
-            Self::Forbidden(_) => "forbidden",
             Self::Conflict { conflict, .. } => conflict.code(),
         }
     }

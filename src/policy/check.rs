@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::faults::{Faults, Place};
 use super::file::{self, AccountFile, PolicyFile, ProviderFile, Section, item};
-use super::{KnownBudgets, PolicyRefused};
+use super::{Fault, KnownBudgets, PolicyRefused};
 use crate::model::policy::{Account, Enforcement, Provider};
 use crate::model::{Name, Policy};
 
@@ -27,10 +27,34 @@ use crate::model::{Name, Policy};
 ///
 /// All the faults of the file. Only what cannot be read at all ends the search.
 pub fn parse(text: &str, known: &KnownBudgets) -> Result<Policy, PolicyRefused> {
-    let file = file::read(text).map_err(|fault| PolicyRefused { faults: vec![fault] })?;
-    let mut check = Check { file: &file, known, faults: Faults::default() };
+    check(&read(text)?, known)
+}
+
+/// Reads a policy file, YAML or JSON: what cannot be read at all is its only
+/// fault.
+///
+/// # Errors
+///
+/// The text is no policy file, or says nothing.
+pub fn read(text: &str) -> Result<PolicyFile, PolicyRefused> {
+    let says_nothing = text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#'));
+    let file = if says_nothing {
+        Err(Fault::new("", "says nothing: a policy that retires everything is `{}`"))
+    } else {
+        file::read(text)
+    };
+    file.map_err(|fault| PolicyRefused { faults: vec![fault] })
+}
+
+/// Checks what a policy file says.
+///
+/// # Errors
+///
+/// All the faults of the file.
+pub fn check(file: &PolicyFile, known: &KnownBudgets) -> Result<Policy, PolicyRefused> {
+    let mut check = Check { file, known, faults: Faults::default() };
     let top = Place::file();
-    check.faults.unknown_fields(&top, &file);
+    check.faults.unknown_fields(&top, file);
     let policy = Policy {
         providers: check.section(&top.then("providers"), &file.providers, Check::provider),
         operations: check.section(&top.then("operations"), &file.operations, Check::operation),

@@ -310,7 +310,7 @@ pools: { all: { unit: u, limit: 9.0, period: month, timezone: UTC, mode: enforce
 
     #[test]
     fn the_same_policy_has_no_changes() {
-        for text in [BEFORE, AFTER, ""] {
+        for text in [BEFORE, AFTER, "{}"] {
             assert_eq!(compare(&policy(text), &policy(text)), []);
         }
     }

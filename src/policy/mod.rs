@@ -12,7 +12,7 @@ pub mod words;
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use check::parse;
+pub use check::{check, parse, read};
 pub use compare::{Action, Change, ItemKind, compare};
 
 use crate::model::Name;

@@ -35,4 +35,4 @@ mod server;
 mod tests;
 
 pub use error::PrivatePostgresError;
-pub use private::{DATABASE, OWNER, PrivatePostgres};
+pub use private::{DATABASE, LOGIN, OWNER, PrivatePostgres};

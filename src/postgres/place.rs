@@ -10,7 +10,10 @@ use sha2::{Digest, Sha256};
 
 use super::account::Account;
 use super::error::PrivatePostgresError;
-use super::private::{DATABASE, OWNER};
+use super::private::{DATABASE, LOGIN};
+
+/// Where the cluster is in a data directory, or what points to it.
+pub(super) const CLUSTER: &str = "cluster";
 
 /// Where clusters go whose data directory the user of Postgres cannot reach.
 const SYSTEM_HOME: &str = "/var/lib/spend-ledger";
@@ -49,7 +52,7 @@ impl Place {
     pub(super) fn take(data_dir: &Path) -> Result<Self, PrivatePostgresError> {
         let data_dir = make_data_dir(data_dir)?;
         let mut locks = vec![Lock::take(&data_dir)?];
-        let pointer = data_dir.join("cluster");
+        let pointer = data_dir.join(CLUSTER);
         let owner = fs::metadata(&pointer).ok().map(|meta| (meta.uid(), meta.gid()));
         let account = Account::choose(owner, &pointer)?;
         let cluster = find_cluster(&data_dir, &account)?;
@@ -70,7 +73,7 @@ impl Place {
 
     /// Leaves a pointer in the data directory to a cluster that is elsewhere.
     pub(super) fn leave_pointer(&self) -> Result<(), PrivatePostgresError> {
-        let pointer = self.data_dir.join("cluster");
+        let pointer = self.data_dir.join(CLUSTER);
         if self.home == self.data_dir || pointer.is_symlink() {
             return Ok(());
         }
@@ -163,7 +166,7 @@ fn in_use(dir: &Path, file: &mut File) -> PrivatePostgresError {
     }
     let mut lines = text.lines();
     let pid = lines.next().and_then(|line| line.parse().ok());
-    let url = lines.next().map(|socket_dir| url(Path::new(socket_dir), DATABASE, OWNER));
+    let url = lines.next().map(|socket_dir| url(Path::new(socket_dir), DATABASE, LOGIN));
     PrivatePostgresError::InUse { data_dir: dir.to_owned(), pid, url }
 }
 
@@ -185,7 +188,7 @@ fn make_data_dir(dir: &Path) -> Result<PathBuf, PrivatePostgresError> {
 /// The path of the cluster. A pointer decides; else it is in the data directory
 /// if the account can use that, and under [`SYSTEM_HOME`] if not.
 fn find_cluster(data_dir: &Path, account: &Account) -> Result<PathBuf, PrivatePostgresError> {
-    let cluster = data_dir.join("cluster");
+    let cluster = data_dir.join(CLUSTER);
     if let Ok(target) = fs::read_link(&cluster) {
         let target = data_dir.join(target);
         return target.canonicalize().map_err(|_| PrivatePostgresError::ClusterGone { pointer: cluster, target });

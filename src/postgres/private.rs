@@ -22,6 +22,10 @@ use super::server;
 /// The superuser of a private Postgres, which is the owner of all that is in it.
 pub const OWNER: &str = "spend_ledger_owner";
 
+/// The login of the service, with the rights of `spend_ledger_service` and no
+/// others. The service makes it.
+pub const LOGIN: &str = "spend_ledger";
+
 /// The name of the service's database. A new cluster has only `postgres`: the
 /// service creates its own.
 pub const DATABASE: &str = "spend_ledger";
@@ -48,6 +52,12 @@ type Stopped = Result<(), PrivatePostgresError>;
 type StopRequest = oneshot::Sender<Stopped>;
 
 impl PrivatePostgres {
+    /// Whether there is a cluster in a data directory.
+    #[must_use]
+    pub fn is_there(data_dir: &Path) -> bool {
+        data_dir.join(place::CLUSTER).join("PG_VERSION").exists()
+    }
+
     /// Starts the server on a data directory, making both if need be, and
     /// returns once it accepts connections. It is restarted when it dies.
     ///

@@ -48,7 +48,7 @@ async fn a_second_start_finds_the_data_and_a_second_owner_is_refused() {
 
     let error = PrivatePostgres::start(&data_dir).await.unwrap_err();
     assert!(matches!(error, PrivatePostgresError::InUse { pid: Some(pid), .. } if pid == std::process::id()));
-    let url = server.url(super::DATABASE, OWNER);
+    let url = server.url(super::DATABASE, super::LOGIN);
     assert!(error.to_string().contains(&format!("--database-url '{url}'")), "{error}");
 
     let pid = postmaster(&server);

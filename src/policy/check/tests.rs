@@ -117,8 +117,12 @@ pools: {{ k: {{ unit: token, limit: 0, period: year, provider: llm, provider_key
 
 #[test]
 fn what_is_left_out_is_empty() {
-    for text in ["", "# nothing\n", "{}", "plans:\naccounts: {}\n"] {
+    for text in ["{}", "plans:\naccounts: {}\n"] {
         assert_eq!(accepted(text), Policy::default(), "{text:?}");
+    }
+    // What says nothing at all is a mistake, not an order to retire everything.
+    for text in ["", " \n", "# nothing\n"] {
+        assert_eq!(faults(text)[0].place, "", "{text:?}");
     }
 }
 
