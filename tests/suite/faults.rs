@@ -4,16 +4,25 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
+use crate::support::contention::HeldLock;
 use crate::support::proxy::{Proxy, Weather};
 use crate::support::server::TestDatabase;
 use crate::support::{Answer, Client, NORTHSTAR, Options, Service};
 
 /// Short enough to be waited for, long enough for a slow machine.
 fn short() -> Options {
-    Options { deadline: Duration::from_secs(3), statement_timeout: Duration::from_millis(1500), max_connections: 4 }
+    Options {
+        deadline: Duration::from_secs(3),
+        statement_timeout: Duration::from_millis(1500),
+        max_connections: 4,
+        ..Options::default()
+    }
 }
 
 /// A service behind a proxy, with a policy and a worker.
@@ -75,27 +84,128 @@ async fn silent() {
     proxy.set(Weather::Stalled).await;
     unavailable(&worker, "job", &["deadline_exceeded", "ledger_unavailable", "overloaded"]).await;
     proxy.set(Weather::Fair).await;
-    recovered(&worker, "job").await;
+    // What was sent before may arrive at last.
+    let answer = recovered(&worker, "job").await;
+    assert!([200, 201].contains(&answer.status.as_u16()), "{:#}", answer.body);
+    assert_eq!((answer.text("state"), answer.text("charged")), ("active", "20"));
     assert_eq!(service.books().await.periods, [AFTER]);
 }
 
 #[tokio::test]
 async fn the_answer_is_lost_after_the_commit() {
     let (service, proxy, worker) = behind_a_proxy().await;
-    // What is asked arrives, what is answered does not: the key's look-up is
-    // asked first, so the statement that reserves is not sent. A lost answer to
-    // that one is made by letting the look-up through.
-    let other = service.another().await;
-    let admitted = worker.at(other.address).reserve_bulk("job", "20").await.expect(201);
-    proxy.set(Weather::Deaf).await;
-    unavailable(&worker, "job", &["deadline_exceeded", "ledger_unavailable", "overloaded"]).await;
+    proxy.set(Weather::DeafTo("-- Reserve")).await;
+    let lost = unavailable(&worker, "job", &["deadline_exceeded"]).await;
+    assert!(lost.text("detail").contains("outcome is not known"));
+    // It is there, and nobody knows.
+    assert_eq!(service.books().await.periods, [AFTER]);
+    let there = "select id || ' ' || attempt_token from reservation where idempotency_key = 'job'";
+    let there = service.database.lines(there).await;
     proxy.set(Weather::Fair).await;
-    proxy.cut().await;
     let repeated = recovered(&worker, "job").await.expect(200);
-    assert_eq!((repeated.id(), repeated.token()), (admitted.id(), admitted.token()));
+    assert_eq!(repeated.headers["idempotency-replayed"], "true");
+    assert_eq!([format!("{} {}", repeated.id(), repeated.token())], there[..]);
     let books = service.books().await;
     assert_eq!(books.periods, [AFTER]);
     assert_eq!(books.entries_of("reserve").len(), 2);
+}
+
+/// More requests than there are connections, each of which hears nothing.
+#[tokio::test]
+async fn a_network_that_goes_silent_does_not_wear_the_pool_out() {
+    let (service, proxy, worker) = behind_a_proxy().await;
+    proxy.set(Weather::Deaf).await;
+    let asking = async |wave: u32| {
+        let keys: Vec<String> = (0..6).map(|n| format!("{wave}-{n}")).collect();
+        let codes = ["deadline_exceeded", "ledger_unavailable", "overloaded"];
+        join_all(keys.iter().map(|key| unavailable(&worker, key, &codes))).await;
+    };
+    for wave in 0..3 {
+        asking(wave).await;
+    }
+    assert_eq!(service.books().await.periods, [BEFORE]);
+    proxy.set(Weather::Fair).await;
+    let job = tokio::time::timeout(short().deadline * 3, recovered(&worker, "job")).await.expect("it recovers");
+    job.expect(201);
+    // Not by one connection only.
+    let held = HeldLock::hold(&service.database, "select from budget_period for update").await;
+    let settled: Vec<_> = (0..short().max_connections)
+        .map(|n| {
+            let worker = worker.clone();
+            tokio::spawn(async move { worker.reserve_bulk(&format!("again-{n}"), "1").await })
+        })
+        .collect();
+    service.waiting_for_a_lock(short().max_connections.into()).await;
+    held.release().await;
+    for answer in join_all(settled).await {
+        answer.unwrap().expect(201);
+    }
+    assert_eq!(service.books().await.periods, ["northstar daily : 100 66 24 0 10"]);
+}
+
+/// Head and half of the body, then nothing.
+async fn trickle(service: &Service, worker: &Client) -> TcpStream {
+    let mut stream = TcpStream::connect(service.address).await.unwrap();
+    let head = format!(
+        "POST /v1/reservations HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\nidempotency-key: slow\r\n\
+         content-type: application/json\r\ncontent-length: 100\r\n\r\n{{\"operation\": \"bulk\", ",
+        worker.key
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn a_body_that_never_ends_is_answered_in_time_and_holds_nothing() {
+    let service = Service::with_policy(NORTHSTAR).await;
+    let options = Options { max_in_flight: 1, max_connections: 1, ..short() };
+    let narrow = Service::on(service.database.clone(), options).await;
+    let worker = service.worker(&["northstar"]).await.at(narrow.address);
+    let begun = Instant::now();
+    let mut stream = trickle(&narrow, &worker).await;
+    let mut answer = String::new();
+    let answered = async {
+        let mut bytes = [0; 4096];
+        while !answer.contains("retry_after_seconds") {
+            let read = stream.read(&mut bytes).await.unwrap();
+            assert!(read > 0, "closed after {answer}");
+            answer += &String::from_utf8_lossy(&bytes[..read]);
+        }
+    };
+    tokio::time::timeout(short().deadline + Duration::from_secs(3), answered).await.expect("answered in time");
+    assert!(begun.elapsed() > Duration::from_secs(1), "it had its time: {answer}");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("application/problem+json") && answer.contains("\"deadline_exceeded\""), "{answer}");
+    // With its connection still open, the one place and the one connection to the
+    // database are free.
+    for key in ["one", "two"] {
+        worker.reserve_bulk(key, "10").await.expect(201);
+    }
+    assert_eq!(service.books().await.periods, ["northstar daily : 100 80 20 0 0"]);
+}
+
+#[tokio::test]
+async fn too_many_in_flight_are_refused_at_once() {
+    let service = Service::with_policy(NORTHSTAR).await;
+    let narrow = Service::on(service.database.clone(), Options { max_in_flight: 2, ..Options::default() }).await;
+    let worker = service.worker(&["northstar"]).await.at(narrow.address);
+    worker.reserve_bulk("first", "10").await.expect(201);
+    let held = HeldLock::hold(&service.database, "select from budget_period for update").await;
+    let waiting = ["second", "third"].map(|key| {
+        let worker = worker.clone();
+        tokio::spawn(async move { worker.reserve_bulk(key, "10").await })
+    });
+    service.waiting_for_a_lock(2).await;
+    let begun = Instant::now();
+    let refused = worker.reserve_bulk("fourth", "10").await.problem(503, "overloaded");
+    assert!(begun.elapsed() < Duration::from_secs(5), "at once, not at the deadline: {:?}", begun.elapsed());
+    assert_eq!((refused.text("retry"), refused.headers.contains_key("retry-after")), ("transient", true));
+    held.release().await;
+    for answer in waiting {
+        answer.await.unwrap().expect(201);
+    }
+    worker.reserve_bulk("fourth", "10").await.expect(201);
+    assert_eq!(service.books().await.periods, ["northstar daily : 100 60 40 0 0"]);
 }
 
 #[tokio::test]
@@ -169,19 +279,11 @@ async fn all_connections_of_the_process_are_busy() {
     let narrow = Service::on(service.database.clone(), options).await;
     let worker = service.worker(&["northstar"]).await.at(narrow.address);
     let first = worker.reserve_bulk("first", "10").await.expect(201);
-    let mut holder = service.database.connect().await;
-    let mut held = holder.begin().await.unwrap();
-    held.execute("select from reservation for update").await.unwrap();
-    let settling = tokio::spawn({
-        let worker = worker.clone();
-        let first = first.clone();
-        async move { worker.settle(&first, "10").await }
-    });
-    service.waiting_for_a_lock(1).await;
+    let busy = narrow.ledger.database().pool().acquire().await.unwrap();
     // It is not sent, so its outcome is known: nothing.
     worker.reserve_bulk("second", "10").await.problem(503, "overloaded");
-    held.rollback().await.unwrap();
-    settling.await.unwrap();
+    worker.settle(&first, "10").await.problem(503, "overloaded");
+    drop(busy);
     worker.settle(&first, "10").await.expect(200);
     assert_eq!(service.books().await.periods, ["northstar daily : 100 90 0 0 10"]);
 }

@@ -16,6 +16,7 @@ mod periods;
 mod plans;
 mod policies;
 mod races;
+mod refusals;
 mod schema;
 mod settling;
 mod support;

@@ -4,10 +4,11 @@
 //! stands for.
 
 use futures_util::future::join_all;
+use serde_json::json;
 use sqlx::Executor as _;
 
 use crate::support::server::TestDatabase;
-use crate::support::{Client, Options, Service};
+use crate::support::{Answer, Client, Options, Service};
 
 const POLICY: &str = "
 providers: { transformer: { unit: transformation, enforcement: worker } }
@@ -41,9 +42,15 @@ async fn no_plan_loses_a_row_that_had_to_be_waited_for() {
     }
 }
 
-/// Eight workers at once on one account, whose every statement waits for the
-/// same three periods.
-async fn storm(settings: &[&str]) {
+#[tokio::test]
+async fn no_plan_loses_what_opens_is_carried_or_is_limited_anew() {
+    for settings in SETTINGS {
+        two_days(settings).await;
+    }
+}
+
+/// A service whose database has these settings.
+async fn under(settings: &[&str]) -> Service {
     let database = TestDatabase::new().await;
     let name: String =
         sqlx::query_scalar("select current_database()").fetch_one(&mut database.connect().await).await.unwrap();
@@ -51,7 +58,13 @@ async fn storm(settings: &[&str]) {
         let statement = format!("alter database {name} set {setting}");
         database.connect().await.execute(sqlx::AssertSqlSafe(statement)).await.unwrap();
     }
-    let service = Service::on(database, Options { max_connections: 6, ..Options::default() }).await;
+    Service::on(database, Options { max_connections: 6, ..Options::default() }).await
+}
+
+/// Eight workers at once on one account, whose every statement waits for the
+/// same three periods.
+async fn storm(settings: &[&str]) {
+    let service = under(settings).await;
     service.apply(POLICY).await;
     let client = service.worker(&["northstar"]).await;
     join_all((0..8).map(|worker| jobs(client.clone(), worker))).await;
@@ -74,4 +87,81 @@ async fn jobs(client: Client, worker: u32) {
         client.progress(&job, "5").await.expect(200);
         client.settle(&job, "13").await.expect(200);
     }
+}
+
+const CARRIED: &str = "
+providers: { transformer: { unit: transformation, enforcement: worker } }
+operations: { bulk: { provider: transformer, explicit: true, max_units: 1000 } }
+plans:
+  standard:
+    budgets:
+      daily: { unit: transformation, limit: 1000, period: day, rollover: carry_forward }
+      each: { unit: transformation, limit: 900, period: day, rollover: carry_forward, per: member }
+accounts: { northstar: { plan: standard } }
+pools: { everyone: { unit: transformation, limit: 3000, period: day, rollover: carry_forward } }
+";
+
+/// Eight workers at once open the periods of two days, and bring back on the
+/// second what it carries, while the limits are changed again and again.
+async fn two_days(settings: &[&str]) {
+    let service = under(settings).await;
+    service.apply(CARRIED).await;
+    let client = service.worker(&["northstar"]).await;
+    service.database.set_clock("2026-03-02T12:00:00Z").await;
+    let old = join_all((0..8).map(|worker| reserve(&client, "old", worker))).await;
+    let opened = service.books().await;
+    assert_eq!(
+        opened.periods,
+        [
+            "northstar daily : 1000 920 80 0 0",
+            "northstar each m-0: 900 860 40 0 0",
+            "northstar each m-1: 900 860 40 0 0",
+            " everyone : 3000 2920 80 0 0"
+        ],
+        "{settings:?}"
+    );
+    service.database.set_clock("2026-03-03T12:00:00Z").await;
+    let second_day = (0..8).zip(old).map(|(worker, old)| {
+        let client = client.clone();
+        async move {
+            let new = reserve(&client, "new", worker).await;
+            client.settle(&old, "4").await.expect(200);
+            client.settle(&new, "5").await.expect(200);
+        }
+    });
+    let limits = async {
+        for limit in ["800", "700", "750", "600"] {
+            let everyone = CARRIED.replace("limit: 3000", &format!("limit: {limit}.5"));
+            service.apply(&everyone.replace("limit: 1000", &format!("limit: {limit}"))).await;
+        }
+    };
+    futures_util::future::join(join_all(second_day), limits).await;
+    let books = service.books().await;
+    assert_eq!(
+        books.periods,
+        [
+            "northstar daily : 1000 968 0 0 32",
+            "northstar daily : 600 560 0 0 40",
+            "northstar each m-0: 900 884 0 0 16",
+            "northstar each m-0: 900 880 0 0 20",
+            "northstar each m-1: 900 884 0 0 16",
+            "northstar each m-1: 900 880 0 0 20",
+            " everyone : 3000 2968 0 0 32",
+            " everyone : 600.5 560.5 0 0 40",
+        ],
+        "{settings:?}"
+    );
+    for (budget, carried) in [("daily ", 80), ("each ", 80), ("everyone ", 80)] {
+        for event in ["carried_in", "given_back"] {
+            let entries = books.entries_of(event).into_iter().filter(|line| line.starts_with(budget));
+            let sum: i64 = entries.map(|line| line.rsplit(' ').next().unwrap().parse::<i64>().unwrap()).sum();
+            assert_eq!(sum, carried, "{event} of {budget}under {settings:?}");
+        }
+    }
+}
+
+async fn reserve(client: &Client, key: &str, worker: u32) -> Answer {
+    let member = format!("m-{}", worker % 2);
+    let body = json!({"operation": "bulk", "units": 10, "member": member, "holder": "w-1"});
+    client.reserve(&format!("{key}-{worker}"), body).await.expect(201)
 }

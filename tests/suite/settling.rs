@@ -366,12 +366,12 @@ async fn quantities_are_priced_as_they_were_when_it_was_estimated() {
     assert_eq!(stand(&done), json!(["settled", "36", "62", "62", "26", 2]));
     // The same in units is the same settlement.
     assert_eq!(worker.settle(&first, "62").await.expect(200).body, done.body);
-    // An omitted quantity takes the default of that time.
-    assert_eq!(settle(&second, json!({"formats": "1.5"})).await.expect(200).text("settled"), "7.5");
-    assert_eq!(settle(&third, json!({"weight": 7})).await.expect(200).text("settled"), "7");
-    for (quantities, field) in
-        [(json!({"colour": 1}), "quantities.colour"), (json!({"weight": "-1"}), "quantities.weight")]
-    {
+    assert_eq!(settle(&second, json!({"formats": "1.5", "weight": 5})).await.expect(200).text("settled"), "7.5");
+    assert_eq!(settle(&third, json!({"weight": 7, "formats": 1})).await.expect(200).text("settled"), "7");
+    for (quantities, field) in [
+        (json!({"colour": 1, "weight": 7, "formats": 1}), "quantities.colour"),
+        (json!({"weight": "-1"}), "quantities.weight"),
+    ] {
         let refused = settle(&third, quantities).await.problem(400, "invalid_request");
         assert_eq!(refused.body["errors"][0]["field"], field);
     }

@@ -15,7 +15,9 @@ pub struct Replicas {
 
 impl Replicas {
     pub async fn start(database: &TestDatabase, count: usize) -> Self {
-        let arguments = ["--database-url", database.service_url.as_str()];
+        // As patient as the service in this process: machines are slow and shared.
+        let patience = ["--deadline-ms", "30000", "--statement-timeout-ms", "20000"];
+        let arguments = [&["--database-url", database.service_url.as_str()], &patience[..]].concat();
         let starting = (0..count).map(|_| ServiceProcess::start(&arguments));
         Self { processes: futures_util::future::join_all(starting).await }
     }

@@ -1,5 +1,6 @@
 //! The Postgres server of the run, and a database for each test.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,18 +30,22 @@ pub fn server() -> &'static PrivatePostgres {
     })
 }
 
-/// Directories of runs that have ended are removed; this run's is new.
+/// Directories of runs that have ended are removed; this run's is new. A run
+/// holds the lock of its directory for as long as it lives, also where its
+/// process cannot be seen, as in another container.
 fn directory() -> PathBuf {
     let base = std::env::temp_dir();
     for entry in std::fs::read_dir(&base).unwrap().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if let Some(pid) = name.strip_prefix("spend-ledger-tests-")
-            && !PathBuf::from(format!("/proc/{pid}")).exists()
+        if entry.file_name().to_string_lossy().starts_with("spend-ledger-tests-")
+            && let Ok(lock) = File::options().write(true).open(entry.path().join("lock"))
+            && lock.try_lock().is_ok()
         {
+            // Another run may be removing it as well.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
-    base.join(format!("spend-ledger-tests-{}", std::process::id()))
+    let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    base.join(format!("spend-ledger-tests-{}-{}", std::process::id(), started.as_millis()))
 }
 
 /// In the databases of tests the one clock that decides can be moved, so that no

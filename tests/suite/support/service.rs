@@ -19,6 +19,7 @@ pub struct Options {
     pub deadline: Duration,
     pub statement_timeout: Duration,
     pub max_connections: u32,
+    pub max_in_flight: usize,
 }
 
 impl Default for Options {
@@ -28,6 +29,7 @@ impl Default for Options {
             deadline: Duration::from_secs(30),
             statement_timeout: Duration::from_secs(20),
             max_connections: 8,
+            max_in_flight: HttpOptions::default().max_in_flight,
         }
     }
 }
@@ -67,7 +69,8 @@ impl Service {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let http = HttpOptions { deadline: options.deadline };
+        let http =
+            HttpOptions { deadline: options.deadline, max_in_flight: options.max_in_flight, ..HttpOptions::default() };
         tokio::spawn(serve(listener, ledger.clone(), http, async {
             let _ = stopped.await;
         }));
