@@ -15,14 +15,14 @@ postgres: ## Install Postgres from the distribution if none is found
 	@scripts/install-postgres
 
 run: postgres ## Start the service on its own Postgres, with keys and curl lines to try
-	$(CARGO) build --release
+	$(CARGO) build --release --locked
 	./target/release/spend-ledger serve --policy policy.example.yaml --quickstart
 
 test: postgres ## Run all tests
-	$(CARGO) test
+	$(CARGO) test --locked
 
 replay: postgres ## Replay the sample trace against a service of its own
-	$(CARGO) build --release
+	$(CARGO) build --release --locked
 	scripts/replay-sample ./target/release/spend-ledger
 
 check: fmt clippy doc sqlx-check ## Everything that CI checks besides the tests
@@ -31,10 +31,10 @@ fmt:
 	$(CARGO) fmt --check
 
 clippy:
-	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) clippy --locked --all-targets -- -D warnings
 
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items
 
 sqlx: ## Write .sqlx anew after a change of a statement or a migration
 	scripts/sqlx-prepare
