@@ -84,7 +84,7 @@ pub(super) async fn metrics(State(ledger): State<Ledger>) -> Response {
 /// This document.
 #[utoipa::path(
     get, path = "/openapi.yaml", tag = "everyone", operation_id = "openapi",
-    responses((status = 200, description = "The contract, as it is checked in", body = String, content_type = "application/yaml")),
+    responses((status = 200, description = "The contract, as it is checked in", body = serde_json::Value, content_type = "application/yaml")),
     security(()),
 )]
 pub(super) async fn document(State(document): State<Document>) -> Response {

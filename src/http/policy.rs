@@ -56,7 +56,7 @@ pub(super) struct ChangeView {
 #[utoipa::path(
     post, path = "/v1/policy", tag = "operators", operation_id = "applyPolicy",
     params(PolicyParams),
-    request_body(content((String = "application/yaml"), (serde_json::Value = "application/json")), description = "The policy file, at most 4 MiB"),
+    request_body(content((serde_json::Value = "application/yaml"), (serde_json::Value = "application/json")), description = "The policy file, at most 4 MiB"),
     responses(
         (status = 200, description = "What changed", body = PolicyApplied),
         (status = 400, description = "`invalid_request`, with every fault of the file", body = ProblemDetails, content_type = "application/problem+json"),

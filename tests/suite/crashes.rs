@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use crate::support::Client;
-use crate::support::process::{ServiceProcess, program};
+use crate::support::process::{ServiceProcess, program, signal};
 
 const ROWS: u64 = 400;
 
@@ -149,9 +150,7 @@ async fn postgres_is_killed_in_the_middle_of_a_replay() {
     let replay = scene.replay();
     for part in [5, 2] {
         scene.settled(scene.trace_sum / part).await;
-        let pid = postmaster(&scene.data());
-        let killed = Command::new("kill").args(["-KILL", &pid.to_string()]).status().await.unwrap();
-        assert!(killed.success());
+        signal(postmaster(&scene.data()), Signal::KILL);
     }
     scene.ends_well(replay, service).await;
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
@@ -25,6 +26,12 @@ pub fn program(arguments: &[&str]) -> Command {
         command.env_remove(name);
     }
     command
+}
+
+/// Sends a signal to a process. (There may be no `kill` on the machine.)
+pub fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
 }
 
 impl ServiceProcess {
@@ -62,9 +69,7 @@ impl ServiceProcess {
 
     /// SIGTERM, and waits for the end. Answers whether it ended with success.
     pub async fn terminate(mut self) -> bool {
-        let pid = self.child.id().unwrap();
-        let killed = Command::new("kill").args(["-TERM", &pid.to_string()]).status().await.unwrap();
-        assert!(killed.success());
+        signal(self.child.id().unwrap(), Signal::TERM);
         tokio::time::timeout(Duration::from_secs(30), self.child.wait()).await.expect("stops").unwrap().success()
     }
 }
