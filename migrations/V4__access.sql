@@ -12,8 +12,7 @@ begin
             exception
                 when duplicate_object or unique_violation then null;
                 when insufficient_privilege then
-                    raise exception 'the role % does not exist and this user may not create it', wanted
-                        using hint = format('As a superuser: create role %I nologin; then migrate again.', wanted);
+                    raise exception 'this user may not create the role %: as a superuser, create role spend_ledger_service nologin; create role spend_ledger_finance nologin; then migrate again', wanted;
             end;
         end if;
     end loop;

@@ -81,12 +81,18 @@ pub(super) fn policy_failure(file: &Path, error: &Error) -> Failure {
 pub(super) async fn create_key(args: KeyArgs) -> Result<(), Failure> {
     let accounts = (!args.accounts.is_empty()).then_some(args.accounts);
     let new = NewKey::new(args.name, args.role, accounts, args.all_accounts, args.expires)
-        .map_err(|fault| Failure::Usage(format!("{}: {}", fault.field, fault.message)))?;
+        .map_err(|fault| Failure::Usage(format!("{} (--account NAME, or --all-accounts)", fault.message)))?;
     let (home, ledger) = open(&args.database.place()).await?;
     let made = ledger.create_key(&Context::system(ACTOR), &new).await;
     ledger.close().await;
     home.close().await?;
-    let (key, secret) = made?;
+    let (key, secret) = made.map_err(|error| match error {
+        Error::Refused(Refusal::Invalid(faults)) => {
+            let lines: Vec<String> = faults.iter().map(|fault| format!("{} {}", fault.field, fault.message)).collect();
+            Failure::Usage(lines.join("; "))
+        }
+        other => other.into(),
+    })?;
     eprintln!("key {} ({}): it is shown this once", key.id, key.role.as_str());
     println!("{secret}");
     Ok(())

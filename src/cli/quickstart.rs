@@ -9,6 +9,7 @@ use super::commands::ACTOR;
 use super::{DatabaseArgs, Failure};
 use crate::ledger::keys::NewKey;
 use crate::ledger::{Context, Ledger};
+use crate::model::Name;
 use crate::model::role::{Accounts, Role};
 
 /// The account of the example policy.
@@ -50,11 +51,11 @@ async fn stored(ledger: &Ledger, file: &Path, roles: &[Role]) -> Result<Option<V
 
 async fn create(ledger: &Ledger, file: &PathBuf, roles: &[Role]) -> Result<Vec<String>, Failure> {
     let context = Context::system(ACTOR);
-    let account = ACCOUNT.parse()?;
+    let account: Name = ACCOUNT.parse()?;
     let mut keys = Vec::new();
     for role in roles {
         let accounts = match role {
-            Role::Worker => Accounts::These(vec![std::clone::Clone::clone(&account)]),
+            Role::Worker => Accounts::These(vec![account.clone()]),
             Role::Operator | Role::Finance => Accounts::All,
         };
         let new = NewKey { name: Some("quickstart".to_owned()), role: *role, accounts, expires_at: None };

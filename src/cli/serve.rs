@@ -51,18 +51,26 @@ pub(super) struct ServeArgs {
 pub(super) async fn serve(args: ServeArgs) -> Result<(), Failure> {
     let stop = stop_signal()?;
     tokio::pin!(stop);
+    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
+        Failure::Failed(format!("cannot listen on {}: {error}; --listen names another address", args.listen))
+    })?;
     let place = args.database.place();
     let home = tokio::select! {
         home = Home::for_service(&place) => home?,
         () = &mut stop => return Ok(()),
     };
-    let served = serve_from(&args, &home.service_url, stop).await;
+    let served = serve_from(&args, listener, &home.service_url, stop).await;
     // Also after a failure: nothing is left running.
     home.close().await?;
     served
 }
 
-async fn serve_from(args: &ServeArgs, url: &str, stop: impl Future<Output = ()> + Send) -> Result<(), Failure> {
+async fn serve_from(
+    args: &ServeArgs,
+    listener: TcpListener,
+    url: &str,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<(), Failure> {
     let metrics = Metrics::new();
     let options = DatabaseOptions {
         url: url.to_owned(),
@@ -73,9 +81,6 @@ async fn serve_from(args: &ServeArgs, url: &str, stop: impl Future<Output = ()> 
     if let Some(file) = &args.policy {
         apply_first_policy(&ledger, file).await?;
     }
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .map_err(|error| Failure::Failed(format!("cannot listen on {}: {error}", args.listen)))?;
     let address = listener.local_addr()?;
     if args.quickstart {
         quickstart::print(&ledger, address, &args.database).await?;
@@ -143,7 +148,8 @@ async fn apply_first_policy(ledger: &Ledger, file: &Path) -> Result<(), Failure>
     let context = Context::system(ACTOR);
     let version = ledger.current_policy(&context).await?.version;
     if version > 0 {
-        tracing::info!(version, "the database has a policy already: {} is not applied", file.display());
+        let file = file.display();
+        tracing::info!(version, "the database has a policy already; `spend-ledger apply {file}` would apply this one");
         return Ok(());
     }
     let applied = ledger.apply_policy(&context, &source, false).await.map_err(|error| policy_failure(file, &error))?;

@@ -164,8 +164,9 @@ impl Ledger {
             }
             let created_at = sqlx::query_scalar!(
                 "insert into api_key (id, name, role, accounts, key_hash, created_at, created_by, expires_at)
-                     values ($1, $2, $3, $4, $5, ledger_clock(), $6, $7)
-                     returning created_at",
+                 select $1, $2, $3, $4, $5, ledger_clock(), $6, $7
+                 where $7::timestamptz is null or $7 > (select ledger_clock())
+                 returning created_at",
                 id,
                 new.name,
                 new.role.as_str(),
@@ -174,8 +175,11 @@ impl Ledger {
                 context.actor,
                 new.expires_at
             )
-            .fetch_one(&mut *transaction)
+            .fetch_optional(&mut *transaction)
             .await?;
+            let Some(created_at) = created_at else {
+                return Ok(Err(Refusal::invalid("expires_at", "is in the past: the key would be good for nothing")));
+            };
             let detail = serde_json::json!({
                 "name": new.name, "role": new.role, "accounts": names, "expires_at": new.expires_at,
             });

@@ -24,7 +24,8 @@ const RETENTION_DAYS: i32 = 90;
 /// How many are removed in one statement, and how many statements one sweep has.
 const SWEEP_BATCH: i64 = 5_000;
 const SWEEP_BATCHES: u32 = 1_000;
-/// How often those older than that are removed.
+/// When those older than that are first removed, and how often then.
+const FIRST_SWEEP: Duration = Duration::from_secs(60);
 const SWEEP: Duration = Duration::from_secs(3600);
 
 /// One refusal, or what an observing limit would have refused.
@@ -104,7 +105,8 @@ impl Recorder {
 }
 
 async fn write_all(database: Database, mut waiting: mpsc::Receiver<Message>, metrics: Arc<Metrics>) {
-    let mut sweep = tokio::time::interval(SWEEP);
+    // Not at once: a command that ends in a moment has no business to sweep.
+    let mut sweep = tokio::time::interval_at(tokio::time::Instant::now() + FIRST_SWEEP, SWEEP);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let mut messages = Vec::new();

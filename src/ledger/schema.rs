@@ -176,6 +176,14 @@ pub async fn expect_known(url: &str) -> Result<(), SchemaError> {
 }
 
 async fn known(connection: &mut PgConnection) -> Result<(), SchemaError> {
+    let (user, may): (String, bool) =
+        sqlx::query_as("select current_user::text, coalesce(has_table_privilege(to_regclass($1), 'select'), true)")
+            .bind(HISTORY)
+            .fetch_one(&mut *connection)
+            .await?;
+    if !may {
+        return Err(SchemaError::NotPermitted { user });
+    }
     let (found, needed) = (schema_version(connection).await?, newest_version());
     if found < needed {
         return Err(SchemaError::Behind { found, needed });

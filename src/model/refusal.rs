@@ -94,7 +94,7 @@ pub enum Refusal {
     #[error("the policy has no account {0}")]
     UnknownAccount(String),
     /// No enforcing budget bounds the operation's unit for this account.
-    #[error("no enforcing budget bounds {unit} for this account")]
+    #[error("no enforcing budget, of the plan or of a pool, bounds {unit} here")]
     NoBudget {
         /// The unit that is not bounded.
         unit: Name,

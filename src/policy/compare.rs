@@ -163,18 +163,30 @@ impl fmt::Display for Change {
 fn summary(kind: ItemKind, words: &Value) -> Vec<String> {
     let told: &[&str] = match kind {
         ItemKind::Provider => &["unit", "enforcement"],
-        ItemKind::Operation => &["provider", "max_units"],
-        ItemKind::Plan => &[],
-        ItemKind::Budget | ItemKind::Pool => &["unit", "limit", "period", "timezone"],
+        ItemKind::Operation => &["provider", "max_units", "cost", "mode"],
+        ItemKind::Plan => &["unbounded"],
+        ItemKind::Budget | ItemKind::Pool => {
+            &["unit", "limit", "period", "timezone", "per", "provider", "provider_key", "operation", "mode", "rollover"]
+        }
         ItemKind::Account => &["plan", "limits"],
     };
     let mut lines = Vec::new();
-    for field in told {
+    for field in told.iter().filter(|field| !is_the_usual(field, &words[**field])) {
         let mut fields = BTreeMap::new();
         flatten(field, &words[field], &mut fields);
         lines.extend(fields.iter().map(|(name, value)| format!("{name} {}", Shown(value))));
     }
     lines
+}
+
+/// Whether it goes without saying.
+fn is_the_usual(field: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        Value::String(word) => matches!((field, word.as_str()), ("mode", "enforce") | ("rollover", "original_period")),
+        _ => false,
+    }
 }
 
 /// The fields that differ, those of maps in maps with their path.
@@ -298,8 +310,8 @@ pools: { all: { unit: u, limit: 9.0, period: month, timezone: UTC, mode: enforce
             lines(&Policy::default(), &policy(AFTER)),
             [
                 "added provider t (unit u, enforcement calls)",
-                "added operation render (provider t, max_units 60)",
-                "added plan standard",
+                "added operation render (provider t, max_units 60, cost [0.001 x n, 5])",
+                "added plan standard (unbounded [u])",
                 "added budget standard/daily (unit u, limit 250, period day, timezone Asia/Tokyo)",
                 "added account b (plan standard, limits.daily 7)",
                 "added account northstar (plan standard)",

@@ -4,7 +4,7 @@
 //! The text is YAML, and JSON is YAML. Every scalar is kept as the text that was
 //! written, so an amount is never a float on its way. Nothing is judged here:
 //! every field may be absent, and a field that nobody knows is kept by name for
-//! [`super::check`] to report. What cannot be read into this shape at all (bad
+//! [`mod@super::check`] to report. What cannot be read into this shape at all (bad
 //! syntax, a key given twice, a list where a map belongs) ends the reading.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The policy file: read it, check it, compare it with what is in force.
 //!
-//! [`mod@file`] knows which fields exist, [`check`] which values make sense together
+//! [`mod@file`] knows which fields exist, [`mod@check`] which values make sense together
 //! and [`mod@compare`] what changes. [`words`] is the way back, from a policy to the
 //! words of the file. None of it knows where a policy is kept.
 

@@ -258,6 +258,8 @@ async fn bad_keys_are_refused_with_the_field_named() {
         (json!({"role": "operator", "expires_at": "2099-01-01"}), "expires_at"),
         (json!({"role": "operator", "expires_at": "2099-02-30T00:00:00Z"}), "expires_at"),
         (json!({"role": "operator", "expires_at": 4_102_444_800_i64}), "expires_at"),
+        // A key that is good for nothing.
+        (json!({"role": "operator", "expires_at": "2020-01-01T00:00:00Z"}), "expires_at"),
         (json!({"role": "operator", "key": "sl_mine"}), "key"),
     ] {
         unchanged.refuses_body(&operator, "/v1/keys", body.to_string(), Some(field)).await;
