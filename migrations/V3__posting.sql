@@ -297,10 +297,12 @@ comment on function keep(reservation_change[]) is
     'Writes reservations, their events and their postings for changes already decided under the reservations'' locks.';
 
 -- A reservation as the program reads it: amounts as exact text. What an older
--- program does not know it passes over, so columns can be added.
+-- program does not know it passes over, so columns can be added. (PL/pgSQL keeps
+-- its plan; a function in SQL that is not inlined is planned for every call.)
 create function reservation_json(r reservation) returns jsonb
-    language sql immutable parallel safe as $$
-    select jsonb_build_object(
+    language plpgsql stable parallel safe as $$
+begin
+    return jsonb_build_object(
         'account', r.account, 'id', r.id, 'request', r.request,
         'operation', r.operation, 'operation_revision', r.operation_revision,
         'provider', r.provider, 'enforcement', r.enforcement, 'unit', r.unit,
@@ -315,19 +317,20 @@ create function reservation_json(r reservation) returns jsonb
         'attempt_number', r.attempt_number, 'attempt_holder', r.attempt_holder,
         'attempt_token', r.attempt_token, 'lease_expires_at', r.lease_expires_at,
         'reference', r.reference, 'labels', r.labels,
-        'created_at', r.created_at, 'updated_at', r.updated_at, 'closed_at', r.closed_at)
-$$;
+        'created_at', r.created_at, 'updated_at', r.updated_at, 'closed_at', r.closed_at);
+end $$;
 comment on function reservation_json(reservation) is 'A reservation as the program reads it, amounts as exact text.';
 
 -- The budget periods of a reservation, as its answer shows them.
 create function reservation_periods(r reservation) returns jsonb
-    language sql stable parallel safe as $$
-    select coalesce(jsonb_agg(jsonb_build_object(
+    language plpgsql stable parallel safe as $$
+begin
+    return (select coalesce(jsonb_agg(jsonb_build_object(
                'budget', p.budget, 'pool', p.account = '',
                'period_starts_at', p.starts_at, 'period_ends_at', p.ends_at)
                order by p.account = '', p.budget, p.id), '[]')
     from budget_period p
-    where p.id = any (r.period_ids) and p.account in (r.account, '')
-$$;
+    where p.id = any (r.period_ids) and p.account in (r.account, ''));
+end $$;
 comment on function reservation_periods(reservation) is
     'The budget periods that a reservation is charged to: names and bounds, which never change.';
