@@ -339,3 +339,24 @@ async fn a_caller_that_goes_away_leaves_nothing_half_done() {
     assert_eq!(repeated.headers["idempotency-replayed"], "true");
     assert_eq!(service.books().await.periods, ["northstar daily : 100 70 30 0 0"]);
 }
+
+/// The statements read again what was committed while they waited for a lock;
+/// under another isolation level they would not, and would fail instead of wait.
+#[tokio::test]
+async fn another_default_isolation_level_changes_nothing() {
+    let database = TestDatabase::new().await;
+    let mut owner = database.connect().await;
+    let name: String = sqlx::query_scalar("select current_database()").fetch_one(&mut owner).await.unwrap();
+    let set = format!("alter database {name} set default_transaction_isolation = 'serializable'");
+    owner.execute(sqlx::AssertSqlSafe(set)).await.unwrap();
+    let service = Service::on(database, Options::default()).await;
+    service.apply(NORTHSTAR).await;
+    let worker = service.worker(&["northstar"]).await;
+    let reservations = (0..20).map(|n| {
+        let worker = worker.clone();
+        async move { worker.reserve_bulk(&format!("job-{n}"), "5").await.expect(201) }
+    });
+    join_all(reservations).await;
+    assert_eq!(service.books().await.periods, ["northstar daily : 100 0 100 0 0"]);
+    assert!(!worker.get("/metrics").await.body.as_str().unwrap().contains("serialization_failure"));
+}

@@ -321,3 +321,14 @@ async fn the_command_says_it_with_its_exit_code() {
     assert_eq!((nowhere.status.code(), nowhere.stdout.len()), (Some(1), 0));
     assert!(!nowhere.stderr.is_empty());
 }
+
+/// A mistyped directory must not be found in good order.
+#[tokio::test]
+async fn there_is_nothing_to_verify_where_there_is_no_ledger() {
+    let directory = tempfile::tempdir().unwrap();
+    let typo = directory.path().join("typo");
+    let output = program(&["verify", "--data-dir", typo.to_str().unwrap()]).output().await.unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no ledger in"), "{output:?}");
+    assert!(!typo.exists());
+}

@@ -386,3 +386,33 @@ async fn balances_at_other_times() {
     // Looking opens nothing.
     assert_eq!(service.books().await.periods.len(), 2);
 }
+
+/// The clock jumps a day ahead and is corrected: what was opened ahead of time
+/// stops nobody, and is used when its time has come.
+#[tokio::test]
+async fn a_period_opened_ahead_of_its_time_stops_nobody() {
+    let (service, worker) = service(&[("hourly", "limit: 100, period: hour")]).await;
+    let mut at = Vec::new();
+    for (time, key) in [
+        ("2026-03-03T10:30:00Z", "before"),
+        ("2026-03-04T10:30:00Z", "ahead"),
+        ("2026-03-03T10:45:00Z", "corrected"),
+        ("2026-03-03T11:05:00Z", "the next hour"),
+        ("2026-03-04T10:40:00Z", "its time"),
+    ] {
+        service.database.set_clock(time).await;
+        let reservation = reserve(&worker, &key.replace(' ', "-"), "10").await.expect(201);
+        at.push(bounds(&reservation, "hourly")[0].clone());
+    }
+    assert_eq!(
+        at,
+        [
+            "2026-03-03T10:00:00Z",
+            "2026-03-04T10:00:00Z",
+            "2026-03-03T10:00:00Z",
+            "2026-03-03T11:00:00Z",
+            "2026-03-04T10:00:00Z"
+        ]
+    );
+    assert_eq!(service.books().await.periods.len(), 3);
+}
