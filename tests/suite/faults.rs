@@ -258,6 +258,22 @@ async fn read_only() {
 }
 
 #[tokio::test]
+async fn not_durable_any_more() {
+    let (service, proxy, worker) = behind_a_proxy().await;
+    let name: String =
+        sqlx::query_scalar("select current_database()").fetch_one(&mut service.database.connect().await).await.unwrap();
+    let set = |value: &str| sqlx::AssertSqlSafe(format!("alter database {name} set synchronous_commit = {value}"));
+    let mut owner = service.database.connect().await;
+    owner.execute(set("off")).await.unwrap();
+    proxy.cut().await;
+    unavailable(&worker, "job", &["ledger_unavailable", "deadline_exceeded", "overloaded"]).await;
+    assert_eq!(service.books().await.periods, [BEFORE]);
+    owner.execute(set("on")).await.unwrap();
+    recovered(&worker, "job").await.expect(201);
+    assert_eq!(service.books().await.periods, [AFTER]);
+}
+
+#[tokio::test]
 async fn out_of_connections() {
     let (service, proxy, worker) = behind_a_proxy().await;
     let name: String =
