@@ -6,10 +6,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::answers::Keyed;
 use super::caller::Caller;
 use super::keys::PageParams;
 use super::lists::{List, Page, Params};
-use super::problem::{Problem, ProblemDetails};
+use super::problem::Problem;
 use crate::ledger::Ledger;
 use crate::ledger::audit::AuditEntry;
 use crate::model::role::Role;
@@ -44,11 +45,8 @@ impl From<AuditEntry> for AuditView {
     get, path = "/v1/audit", tag = "operators", operation_id = "listAudit",
     params(PageParams),
     responses(
+        Keyed,
         (status = 200, description = "A page of the audit log", body = List<AuditView>),
-        (status = 400, description = "`invalid_request`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 401, description = "`unauthenticated`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 403, description = "`forbidden`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 503, description = "`ledger_unavailable`, `overloaded`, `deadline_exceeded`", body = ProblemDetails, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn list(
@@ -58,7 +56,6 @@ pub(super) async fn list(
 ) -> Result<axum::Json<List<AuditView>>, Problem> {
     caller.must_be(&[Role::Operator, Role::Finance])?;
     let page = Page::new(params.limit, params.cursor.as_deref())?;
-    let entries =
-        ledger.audit(&caller.context, page.before, page.probe()).await.map_err(|error| caller.problem(error))?;
+    let entries = ledger.audit(&caller.context, page.at, page.probe()).await.map_err(|error| caller.problem(error))?;
     Ok(axum::Json(page.of(entries, |entry| entry.id)))
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::answers::Keyed;
 use super::body::Time;
 use super::caller::Caller;
 use super::lists::{Params, Segment, read};
@@ -92,12 +93,9 @@ impl From<Balance> for BudgetView {
     get, path = "/v1/accounts/{account}/budgets", tag = "workers", operation_id = "getBudgets",
     params(("account" = String, Path, description = "The account"), BudgetParams),
     responses(
+        Keyed,
         (status = 200, description = "The balances", body = Budgets),
-        (status = 400, description = "`invalid_request`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 401, description = "`unauthenticated`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 403, description = "`forbidden`", body = ProblemDetails, content_type = "application/problem+json"),
         (status = 404, description = "`not_found`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 503, description = "`ledger_unavailable`, `overloaded`, `deadline_exceeded`", body = ProblemDetails, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn budgets(

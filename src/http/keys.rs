@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::answers::{Keyed, WithBody};
 use super::body::{Json, Time};
 use super::caller::Caller;
 use super::lists::{List, Page, Params, Segment};
@@ -102,14 +103,9 @@ pub(super) struct PageParams {
     post, path = "/v1/keys", tag = "operators", operation_id = "createKey",
     request_body = NewKeyBody,
     responses(
+        WithBody,
         (status = 201, description = "The key, with its secret", body = NewKeyView),
-        (status = 400, description = "`invalid_request`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 401, description = "`unauthenticated`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 403, description = "`forbidden`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 413, description = "`body_too_large`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 415, description = "`unsupported_media_type`", body = ProblemDetails, content_type = "application/problem+json"),
         (status = 422, description = "`unknown_account`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 503, description = "`ledger_unavailable`, `overloaded`, `deadline_exceeded`", body = ProblemDetails, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn create(
@@ -130,11 +126,8 @@ pub(super) async fn create(
     get, path = "/v1/keys", tag = "operators", operation_id = "listKeys",
     params(PageParams),
     responses(
+        Keyed,
         (status = 200, description = "A page of keys", body = List<KeyView>),
-        (status = 400, description = "`invalid_request`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 401, description = "`unauthenticated`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 403, description = "`forbidden`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 503, description = "`ledger_unavailable`, `overloaded`, `deadline_exceeded`", body = ProblemDetails, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn list(
@@ -144,7 +137,7 @@ pub(super) async fn list(
 ) -> Result<axum::Json<List<KeyView>>, Problem> {
     caller.must_be(&[Role::Operator])?;
     let page = Page::new(params.limit, params.cursor.as_deref())?;
-    let keys = ledger.keys(&caller.context, page.before, page.probe()).await.map_err(|error| caller.problem(error))?;
+    let keys = ledger.keys(&caller.context, page.at, page.probe()).await.map_err(|error| caller.problem(error))?;
     Ok(axum::Json(page.of(keys, |key| key.id)))
 }
 
@@ -153,11 +146,9 @@ pub(super) async fn list(
     delete, path = "/v1/keys/{id}", tag = "operators", operation_id = "revokeKey",
     params(("id" = Uuid, Path, description = "The key")),
     responses(
+        Keyed,
         (status = 204, description = "Revoked, now or before"),
-        (status = 401, description = "`unauthenticated`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 403, description = "`forbidden`", body = ProblemDetails, content_type = "application/problem+json"),
         (status = 404, description = "`not_found`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 503, description = "`ledger_unavailable`, `overloaded`, `deadline_exceeded`", body = ProblemDetails, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn revoke(

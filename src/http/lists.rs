@@ -55,10 +55,24 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
     }
 }
 
+/// The two variable segments of a path.
+pub(super) struct Segments(pub String, pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Segments {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Path::<(String, String)>::from_request_parts(parts, state).await {
+            Ok(Path((first, second))) => Ok(Self(first, second)),
+            Err(_) => Err(Problem::not_found("path")),
+        }
+    }
+}
+
 /// Where a page begins and how long it is.
 pub(super) struct Page {
-    /// Only what comes before this one.
-    pub before: Option<Uuid>,
+    /// Where the page before this one ended.
+    pub at: Option<Uuid>,
     /// At most so many.
     pub limit: i64,
 }
@@ -70,7 +84,7 @@ impl Page {
         if !(1..=MAX_LIMIT).contains(&limit) {
             return Err(Problem::invalid("limit", format!("is out of range: 1 to {MAX_LIMIT}")));
         }
-        let before = match cursor {
+        let at = match cursor {
             None | Some("") => None,
             Some(cursor) => {
                 let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
@@ -78,7 +92,7 @@ impl Page {
                 Some(id.ok_or_else(|| Problem::invalid("cursor", "is not a cursor of this list"))?)
             }
         };
-        Ok(Self { before, limit })
+        Ok(Self { at, limit })
     }
 
     /// One more than the page has, to know whether there is another.
@@ -104,7 +118,7 @@ impl Page {
 /// One page of a list.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct List<V> {
-    /// The items, newest first.
+    /// The items, in the order of the list.
     pub items: Vec<V>,
     /// What to send as `cursor` for the next page; null on the last one.
     #[schema(required)]

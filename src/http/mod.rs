@@ -1,18 +1,28 @@
 //! The HTTP floor: one file per resource. Each handler parses, calls one verb
 //! and answers; no rule lives here.
 
+mod answers;
+mod attempts;
 mod audit;
 mod body;
 mod budgets;
 mod caller;
+mod calls;
+mod cancel;
 mod everyone;
+mod extend;
+mod fence;
 mod keys;
+mod late_usage;
 mod layers;
+mod liabilities;
 mod lists;
 mod openapi;
 mod policy;
 mod problem;
 mod reservations;
+mod settle;
+mod text;
 mod views;
 
 use std::future::Future;

@@ -7,7 +7,10 @@ use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{App, audit, budgets, everyone, keys, policy, reservations};
+use super::{
+    App, attempts, audit, budgets, calls, cancel, everyone, extend, fence, keys, late_usage, liabilities, policy,
+    reservations, settle,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -22,7 +25,8 @@ use super::{App, audit, budgets, everyone, keys, policy, reservations};
     security(("key" = [])),
     components(schemas(policy::ChangeView)),
     tags(
-        (name = "workers", description = "Reserve, extend, settle, look"),
+        (name = "workers", description = "Reserve, call, extend, settle, cancel, fence, take over, look"),
+        (name = "finance", description = "What is open, what came too late"),
         (name = "operators", description = "Policy, keys, audit"),
         (name = "everyone", description = "Health, metrics, this document"),
     ),
@@ -48,9 +52,17 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(Contract::openapi())
         .routes(routes!(reservations::reserve, reservations::list))
         .routes(routes!(reservations::get))
-        .routes(routes!(reservations::extend))
-        .routes(routes!(reservations::settle))
+        .routes(routes!(attempts::renew))
+        .routes(routes!(extend::extend))
+        .routes(routes!(attempts::take_over))
+        .routes(routes!(calls::admit, calls::list))
+        .routes(routes!(calls::settle))
+        .routes(routes!(settle::settle))
+        .routes(routes!(cancel::cancel))
+        .routes(routes!(fence::fence))
         .routes(routes!(budgets::budgets))
+        .routes(routes!(liabilities::list))
+        .routes(routes!(late_usage::list))
         .routes(routes!(policy::apply))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::revoke))

@@ -4,6 +4,7 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::answers::WithBody;
 use super::body::PolicyText;
 use super::caller::Caller;
 use super::lists::Params;
@@ -58,13 +59,9 @@ pub(super) struct ChangeView {
     params(PolicyParams),
     request_body(content((serde_json::Value = "application/yaml"), (serde_json::Value = "application/json")), description = "The policy file, at most 4 MiB"),
     responses(
+        WithBody,
         (status = 200, description = "What changed", body = PolicyApplied),
         (status = 400, description = "`invalid_request`, with every fault of the file", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 401, description = "`unauthenticated`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 403, description = "`forbidden`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 413, description = "`body_too_large`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 415, description = "`unsupported_media_type`", body = ProblemDetails, content_type = "application/problem+json"),
-        (status = 503, description = "`ledger_unavailable`, `overloaded`, `deadline_exceeded`", body = ProblemDetails, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn apply(

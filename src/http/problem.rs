@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::views::ReservationView;
 use crate::ledger::Error;
 use crate::model::refusal::{Breach, Conflict};
+use crate::model::reservation::Reservation;
 use crate::model::{Refusal, Retry};
 
 /// How long to wait before asking again when the service or its database was in
@@ -61,10 +62,17 @@ pub(super) struct ProblemDetails {
     /// The most that is ever allowed (`too_expensive`).
     #[serde(skip_serializing_if = "Option::is_none")]
     max_units: Option<String>,
-    /// What was recorded (`already_settled`).
+    /// What was recorded (`already_settled`, `call_already_settled`); null of a
+    /// call whose outcome is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    settled: Option<String>,
-    /// The reservation as it is (409).
+    settled: Option<Option<String>>,
+    /// The ceiling (`ceiling_reached`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ceiling: Option<String>,
+    /// What calls may still take within the ceiling (`ceiling_reached`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<String>,
+    /// The reservation as it is, where the request was about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     reservation: Option<ReservationView>,
 }
@@ -183,6 +191,7 @@ impl Problem {
     pub(super) fn from_error(error: Error, sees_pools: bool) -> Self {
         match error {
             Error::Refused(refusal) => Self::from_refusal(refusal, sees_pools),
+            Error::RefusedOn { refusal, reservation } => Self::on(refusal, *reservation, sees_pools),
             Error::Unavailable(reason) => {
                 tracing::warn!(reason, "the database is not available");
                 Self::transient(
@@ -198,6 +207,21 @@ impl Problem {
                 Self::internal()
             }
         }
+    }
+
+    /// A refusal with the reservation as it is, and what it says of that.
+    fn on(refusal: Refusal, reservation: Reservation, sees_pools: bool) -> Self {
+        let record = &reservation.record;
+        let told = match refusal {
+            Refusal::Conflict(Conflict::AlreadySettled) => vec![("settled", json!(record.settled))],
+            Refusal::Conflict(Conflict::CeilingReached) => {
+                vec![("ceiling", json!(record.ceiling)), ("remaining", json!(record.remaining()))]
+            }
+            _ => Vec::new(),
+        };
+        let mut problem = Self::from_refusal(refusal, sees_pools);
+        problem.members.extend(told);
+        problem.with("reservation", json!(ReservationView::from(reservation)))
     }
 
     fn from_refusal(refusal: Refusal, sees_pools: bool) -> Self {
@@ -216,13 +240,10 @@ impl Problem {
                 let breaches: Vec<_> = breaches.into_iter().map(|breach| BreachView::new(breach, sees_pools)).collect();
                 Self { retry_after_seconds, ..problem }.with("breaches", json!(breaches))
             }
-            Refusal::Conflict { conflict, reservation } => {
-                let problem = match conflict {
-                    Conflict::AlreadySettled => problem.with("settled", json!(reservation.record.settled)),
-                    _ => problem,
-                };
-                problem.with("reservation", json!(ReservationView::from(*reservation)))
+            Refusal::Conflict(Conflict::LeaseCurrent { retry_after_seconds }) => {
+                Self { retry_after_seconds: Some(retry_after_seconds), ..problem }
             }
+            Refusal::Conflict(Conflict::CallAlreadySettled { settled }) => problem.with("settled", json!(settled)),
             _ => problem,
         }
     }
@@ -262,7 +283,7 @@ fn status(refusal: &Refusal) -> StatusCode {
         }
         Refusal::BudgetExhausted { .. } => StatusCode::TOO_MANY_REQUESTS,
         Refusal::NotFound(_) => StatusCode::NOT_FOUND,
-        Refusal::Conflict { .. } => StatusCode::CONFLICT,
+        Refusal::Conflict(_) => StatusCode::CONFLICT,
     }
 }
 

@@ -23,6 +23,9 @@ pub(super) struct ReservationView {
     operation: String,
     /// Where it spends.
     provider: String,
+    /// Who can stop its worker: `calls` (the ledger admits each call), `worker`.
+    #[schema(example = "calls")]
+    enforcement: &'static str,
     /// What the amounts count.
     unit: String,
     /// Where it is in its life.
@@ -112,6 +115,7 @@ impl From<Reservation> for ReservationView {
             member: record.member.map(|name| name.to_string()),
             operation: record.operation.to_string(),
             provider: record.provider.to_string(),
+            enforcement: record.enforcement.as_str(),
             unit: record.unit.to_string(),
             state: record.state,
             estimate: record.estimate.to_string(),
@@ -170,6 +174,9 @@ pub(super) struct EventView {
     /// The attempt that was current after it.
     #[schema(required)]
     attempt: Option<i32>,
+    /// What else was said with it: the call, the evidence, the reason.
+    #[schema(value_type = Object)]
+    detail: serde_json::Value,
 }
 
 impl From<Event> for EventView {
@@ -185,6 +192,7 @@ impl From<Event> for EventView {
             reserved: event.reserved.to_string(),
             liability: event.liability.to_string(),
             attempt: event.attempt_number,
+            detail: event.detail,
         }
     }
 }

@@ -134,7 +134,7 @@ pub(super) fn over_a_whole_period(charges: &[ChargeSeen], units: Units) -> Refus
 }
 
 /// Whole seconds, rounded up, so that a caller who waits as told is not early.
-fn seconds_until(end: DateTime<Utc>, at: DateTime<Utc>) -> u64 {
+pub(super) fn seconds_until(end: DateTime<Utc>, at: DateTime<Utc>) -> u64 {
     let milliseconds = (end - at).num_milliseconds().max(0);
     u64::try_from(milliseconds).unwrap_or(0).div_ceil(1000).max(1)
 }

@@ -1,6 +1,7 @@
 //! What can go wrong in a verb: a refusal, or the world.
 
 use crate::model::Refusal;
+use crate::model::reservation::Reservation;
 
 /// Why a verb has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -8,6 +9,15 @@ pub enum Error {
     /// A rule said no. Nothing was changed.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// A rule said no to a verb on a reservation. Nothing was changed.
+    #[error("{refusal}")]
+    RefusedOn {
+        /// Why.
+        refusal: Refusal,
+        /// The reservation as it is, so that a worker can decide without another
+        /// request.
+        reservation: Box<Reservation>,
+    },
     /// The database cannot be reached, or cannot write. If a statement had been
     /// sent, its outcome is not known.
     #[error("the database is not available: {0}")]

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::charges::{ChargeSeen, exhausted, observed, over_a_whole_period};
 use super::database::run;
 use super::refusals::Refused;
-use super::reservations::units as as_units;
+use super::verdict::{Concluded, ExtensionSeen, Seen, Verdict};
 use super::{Context, Error, Ledger};
 use crate::model::refusal::Conflict;
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
@@ -26,19 +26,6 @@ pub struct Extend {
     pub ceiling: Units,
 }
 
-struct Verdict {
-    outcome: String,
-    at: DateTime<Utc>,
-    max_units: rust_decimal::Decimal,
-    observing: bool,
-    units: String,
-    record: Json<Record>,
-    budgets: Json<Vec<ChargedPeriod>>,
-    charges: Json<Vec<ChargeSeen>>,
-    #[allow(dead_code, reason = "the item's number in a batch of one")]
-    n: i64,
-}
-
 impl Ledger {
     /// Raises the ceiling if every enforcing budget of the reservation has room
     /// for the difference. A ceiling at or below the current one changes nothing
@@ -49,57 +36,25 @@ impl Ledger {
     /// `StaleAttempt`, `NotActive`, `PeriodClosed`, `TooExpensive`,
     /// `BudgetExhausted`, what the policy has retired, or the world.
     pub async fn extend(&self, context: &Context, extend: &Extend) -> Result<Reservation, Error> {
-        let mut verdict = self.extend_statement(context, extend).await?;
-        if verdict.outcome == "budget_exhausted"
-            && self.give_back_carried(context, &extend.account, &verdict.charges.0).await?
-        {
-            verdict = self.extend_statement(context, extend).await?;
+        let mut concluded = self.extend_once(context, extend).await?;
+        if self.gave_back_carried(context, &concluded).await? {
+            concluded = self.extend_once(context, extend).await?;
         }
-        let Verdict { outcome, at, max_units, observing, units, record, budgets, charges, .. } = verdict;
-        let record = record.0;
-        let charges = charges.0;
-        let (account, operation) = (record.account.clone(), record.operation.clone());
-        let unit = record.unit.clone();
-        let units = Units::parse(&units).map_err(|error| Error::Unexpected(format!("extension {error}")))?;
-        let reservation = Reservation { record, budgets: budgets.0, at }.shown_to(&extend.attempt);
-        let over_the_operation = Refusal::TooExpensive {
-            units: extend.ceiling,
-            max_units: as_units(max_units)?,
-            bound: format!("one {operation}"),
-            pool: false,
-        };
-        let conflict = |conflict, reservation| Refusal::Conflict { conflict, reservation: Box::new(reservation) };
-        let refusal = match outcome.as_str() {
-            "extended" => {
-                let breaches = observed(&charges, units);
-                if !breaches.is_empty() {
-                    let would = Refusal::BudgetExhausted { breaches, retry: Retry::Never, retry_after_seconds: None };
-                    self.refusals.record(Refused::new(Some(&account), &operation, &would, true));
-                }
-                if observing && extend.ceiling.get() > max_units {
-                    self.refusals.record(Refused::new(Some(&account), &operation, &over_the_operation, true));
-                }
-                return Ok(reservation);
+        match (concluded.outcome.as_str(), &concluded.seen.extension) {
+            ("extended", Some(extension)) => {
+                self.record_observed_extension(&concluded.reservation.record, extension);
+                Ok(concluded.reservation)
             }
-            "unchanged" => return Ok(reservation),
-            "stale_attempt" => conflict(Conflict::StaleAttempt, reservation),
-            "not_active" => conflict(Conflict::NotActive, reservation),
-            "period_closed" => conflict(Conflict::PeriodClosed, reservation),
-            "unknown_operation" => Refusal::UnknownOperation(operation.to_string()),
-            "unknown_account" => Refusal::UnknownAccount(account.to_string()),
-            "no_budget" => Refusal::NoBudget { unit },
-            "too_expensive" => over_the_operation,
-            "over_a_whole_period" => over_a_whole_period(&charges, extend.ceiling),
-            "out_of_range" => Refusal::invalid("ceiling", "would take a balance out of range"),
-            "budget_exhausted" => in_its_own_period(exhausted(&charges, units, at)),
-            other => return Err(Error::Unexpected(format!("an extension came out as {other}"))),
-        };
-        self.refusals.record(Refused::new(Some(&account), &operation, &refusal, false));
-        Err(refusal.into())
+            ("unchanged", _) => Ok(concluded.reservation),
+            _ => match extension_refusal(&concluded) {
+                Some(refusal) => Err(self.refuse_on(concluded.reservation, refusal)),
+                None => Err(concluded.unexpected("an extension")),
+            },
+        }
     }
 
-    async fn extend_statement(&self, context: &Context, extend: &Extend) -> Result<Verdict, Error> {
-        let verdict = run!(self.database, context, |connection| {
+    async fn extend_once(&self, context: &Context, extend: &Extend) -> Result<Concluded, Error> {
+        let sent = run!(self.database, context, |connection| {
             sqlx::query_file_as!(
                 Verdict,
                 "src/ledger/extend.sql",
@@ -111,15 +66,69 @@ impl Ledger {
             )
             .fetch_optional(&mut *connection)
             .await
-        })?;
-        verdict.ok_or_else(|| Refusal::NotFound("reservation").into())
+        });
+        self.conclude(context, (&extend.account, extend.id), Some(&extend.attempt), sent).await
+    }
+
+    /// Whether an extension found no room and something carried could be given
+    /// back, so that it is worth asking again.
+    pub(super) async fn gave_back_carried(&self, context: &Context, concluded: &Concluded) -> Result<bool, Error> {
+        match (concluded.outcome.as_str(), &concluded.seen.extension) {
+            ("budget_exhausted", Some(extension)) => {
+                self.give_back_carried(context, &concluded.reservation.record.account, &extension.charges).await
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Writes down what limits that only observe would have refused.
+    pub(super) fn record_observed_extension(&self, record: &Record, extension: &ExtensionSeen) {
+        let record_observed = |refusal: &Refusal| {
+            let refused = Refused::new(Some(&record.account), &record.operation, refusal, true);
+            self.refusals.record(refused.of_reservation(record.id));
+        };
+        let breaches = observed(&extension.charges, extension.units);
+        if !breaches.is_empty() {
+            record_observed(&Refusal::BudgetExhausted { breaches, retry: Retry::Never, retry_after_seconds: None });
+        }
+        if extension.observing && extension.ceiling > extension.max_units {
+            record_observed(&over_the_operation(record, extension));
+        }
+    }
+}
+
+/// Why a ceiling was not raised; none if the outcome is no such refusal.
+pub(super) fn extension_refusal(concluded: &Concluded) -> Option<Refusal> {
+    let record = &concluded.reservation.record;
+    let Some(extension) = &concluded.seen.extension else {
+        return concluded.refusal();
+    };
+    match concluded.outcome.as_str() {
+        "unknown_operation" => Some(Refusal::UnknownOperation(record.operation.to_string())),
+        "unknown_account" => Some(Refusal::UnknownAccount(record.account.to_string())),
+        "no_budget" => Some(Refusal::NoBudget { unit: record.unit.clone() }),
+        "period_closed" => Some(Refusal::Conflict(Conflict::PeriodClosed)),
+        "too_expensive" => Some(over_the_operation(record, extension)),
+        "over_a_whole_period" => Some(over_a_whole_period(&extension.charges, extension.ceiling)),
+        "out_of_range" => Some(Refusal::invalid("ceiling", "would take a balance out of range")),
+        "budget_exhausted" => Some(in_its_own_period(&extension.charges, extension.units, concluded.reservation.at)),
+        _ => concluded.refusal(),
+    }
+}
+
+fn over_the_operation(record: &Record, extension: &ExtensionSeen) -> Refusal {
+    Refusal::TooExpensive {
+        units: extension.ceiling,
+        max_units: extension.max_units,
+        bound: format!("one {}", record.operation),
+        pool: false,
     }
 }
 
 /// An extension belongs to the reservation's own period: its end brings no room,
 /// so no time is named and only a release can help.
-fn in_its_own_period(refusal: Refusal) -> Refusal {
-    match refusal {
+fn in_its_own_period(charges: &[ChargeSeen], units: Units, at: DateTime<Utc>) -> Refusal {
+    match exhausted(charges, units, at) {
         Refusal::BudgetExhausted { breaches, retry, .. } => {
             let retry = if retry == Retry::AfterRelease { retry } else { Retry::Never };
             Refusal::BudgetExhausted { breaches, retry, retry_after_seconds: None }

@@ -50,7 +50,6 @@ impl Refused {
                 (Some(*units), json!({ "max_units": max_units, "bound": bound }))
             }
             Refusal::Invalid(faults) => (None, json!({ "errors": faults })),
-            Refusal::Conflict { reservation, .. } => (None, json!({ "reservation": reservation.record.id })),
             other => (None, json!({ "detail": other.to_string() })),
         };
         Self {
@@ -62,6 +61,12 @@ impl Refused {
             units,
             detail,
         }
+    }
+
+    /// The same, of a verb on this reservation.
+    pub(super) fn of_reservation(mut self, id: Uuid) -> Self {
+        self.detail["reservation"] = json!(id);
+        self
     }
 }
 

@@ -177,7 +177,7 @@ impl Ledger {
     pub async fn events(&self, context: &Context, account: &Name, id: Uuid) -> Result<Vec<Event>, Error> {
         let rows = run!(self.database, context, |connection| {
             sqlx::query!(
-                "select version, event, at, actor, state, ceiling, settled, reserved, liability, attempt_number
+                "select version, event, at, actor, state, ceiling, settled, reserved, liability, attempt_number, detail
                  from reservation_event
                  where account = $1 and reservation_id = $2
                  order by version",
@@ -200,6 +200,7 @@ impl Ledger {
                     reserved: units(row.reserved)?,
                     liability: units(row.liability)?,
                     attempt_number: row.attempt_number,
+                    detail: row.detail,
                 })
             })
             .collect()
@@ -211,7 +212,7 @@ pub(super) fn units(column: Decimal) -> Result<Units, Error> {
     Units::from_decimal(column).map_err(|error| Error::Unexpected(format!("a stored amount {error}")))
 }
 
-fn names(accounts: &Accounts) -> Option<Vec<String>> {
+pub(super) fn names(accounts: &Accounts) -> Option<Vec<String>> {
     match accounts {
         Accounts::All => None,
         Accounts::These(names) => Some(names.iter().map(Name::to_string).collect()),

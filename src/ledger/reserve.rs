@@ -181,9 +181,7 @@ impl Ledger {
             return Ok(None);
         };
         if !reservation.record.request.means_the_same(&reserve.request, &pricing) {
-            let refusal = Refusal::KeyReused;
-            self.refusals.record(Refused::new(Some(&reserve.account), &reserve.request.operation, &refusal, false));
-            return Err(refusal.into());
+            return Err(self.refuse_on(reservation.without_token(), Refusal::KeyReused));
         }
         if reservation.record.attempt_holder.as_deref() != Some(&reserve.holder) {
             reservation.record.attempt_token = None;

@@ -2,15 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Utc};
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use super::carry::BudgetOf;
 use super::database::run;
-use super::refusals::Refused;
+use super::verdict::{Seen, Verdict};
 use super::{Context, Error, Ledger};
-use crate::model::refusal::Conflict;
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
 use crate::model::{Name, Refusal, Units};
 
@@ -23,8 +20,9 @@ pub struct Settle {
     pub id: Uuid,
     /// The token of the current attempt.
     pub attempt: String,
-    /// What the attempt has used so far, cumulative.
-    pub usage: Usage,
+    /// What the attempt has used so far, cumulative. Left out, it is what its
+    /// calls have been settled at, where the ledger admits calls.
+    pub usage: Option<Usage>,
     /// Whether the job is done.
     pub r#final: bool,
     /// The provider's own name for the work.
@@ -41,77 +39,75 @@ pub enum Usage {
     Quantities(BTreeMap<Name, Units>),
 }
 
-struct Verdict {
-    outcome: String,
-    at: DateTime<Utc>,
-    record: Json<Record>,
-    budgets: Json<Vec<ChargedPeriod>>,
-    carried: Json<Vec<BudgetOf>>,
-    #[allow(dead_code, reason = "the item's number in a batch of one")]
-    n: i64,
-}
-
 impl Ledger {
     /// Records the attempt's actual usage. The same settlement again returns the
-    /// same answer and changes nothing.
+    /// same answer and changes nothing. With something still outstanding the
+    /// reservation stays `fenced` until that is known. An amount that comes too
+    /// late to be charged is kept as late usage.
     ///
     /// # Errors
     ///
     /// `StaleAttempt`, `AlreadySettled` at another amount, `UsageDecreases`,
-    /// `NotActive`, usage that is invalid or beyond the range of the columns, or
-    /// the world.
+    /// `CallsInFlight`, `NotActive` of a job that never started, usage that is
+    /// invalid or beyond the range of the columns, or the world.
     pub async fn settle(&self, context: &Context, settle: &Settle) -> Result<Reservation, Error> {
+        let target = (&settle.account, settle.id);
         let units = match &settle.usage {
-            Usage::Units(units) => *units,
-            Usage::Quantities(quantities) => {
-                self.pricing_of(context, &settle.account, settle.id).await?.actual(quantities)?
-            }
+            Some(usage) => Some(self.actual_units(context, target, usage).await?),
+            None => None,
         };
-        let verdict = self.settle_statement(context, settle, units).await?;
-        for budget in &verdict.carried.0 {
-            // Made good before the next refusal if this does not get through.
-            if let Err(error) = self.give_back(context, budget).await {
-                tracing::warn!(%error, budget = budget.budget, "nothing was given back to the newest period yet");
-            }
-        }
-        let reservation = Reservation { record: verdict.record.0, budgets: verdict.budgets.0, at: verdict.at }
-            .shown_to(&settle.attempt);
-        let conflict = |conflict| Refusal::Conflict { conflict, reservation: Box::new(reservation.clone()) };
-        let refusal = match verdict.outcome.as_str() {
-            "settled" | "repeated" => return Ok(reservation),
-            "stale_attempt" => conflict(Conflict::StaleAttempt),
-            "already_settled" => conflict(Conflict::AlreadySettled),
-            "not_active" => conflict(Conflict::NotActive),
-            "usage_decreases" => conflict(Conflict::UsageDecreases),
-            "not_progressive" => {
-                Refusal::invalid("final", "the provider's usage is reported by its calls, not progressively")
-            }
-            "out_of_range" => {
-                Refusal::invalid("units", "the usage of the reservation or of its period would be out of range")
-            }
-            other => return Err(Error::Unexpected(format!("a settlement came out as {other}"))),
-        };
-        let record = &reservation.record;
-        self.refusals.record(Refused::new(Some(&record.account), &record.operation, &refusal, false));
-        Err(refusal.into())
-    }
-
-    async fn settle_statement(&self, context: &Context, settle: &Settle, units: Units) -> Result<Verdict, Error> {
-        let verdict = run!(self.database, context, |connection| {
+        let sent = run!(self.database, context, |connection| {
             sqlx::query_file_as!(
                 Verdict,
                 "src/ledger/settle.sql",
                 &[settle.account.to_string()],
                 &[settle.id],
                 std::slice::from_ref(&settle.attempt),
-                &[units.get()],
+                &[units.map(Units::get)] as &[Option<rust_decimal::Decimal>],
                 &[settle.r#final],
                 std::slice::from_ref(&settle.provider_request_id) as &[Option<String>],
                 std::slice::from_ref(&context.actor),
+                &[Uuid::now_v7()],
             )
             .fetch_optional(&mut *connection)
             .await
-        })?;
-        verdict.ok_or_else(|| Refusal::NotFound("reservation").into())
+        });
+        let concluded = self.conclude(context, target, Some(&settle.attempt), sent).await?;
+        let refusal = match concluded.outcome.as_str() {
+            "settled" | "repeated" => return Ok(concluded.reservation),
+            "units_missing" => {
+                Refusal::invalid("units", "is missing: this provider's usage is reported by its workers")
+            }
+            "not_progressive" => {
+                Refusal::invalid("final", "the provider's usage is reported by its calls, not progressively")
+            }
+            _ => match concluded.refusal() {
+                Some(refusal) => refusal,
+                None => return Err(concluded.unexpected("a settlement")),
+            },
+        };
+        Err(self.refuse_on(concluded.reservation, refusal))
+    }
+
+    /// What usage comes to in units.
+    ///
+    /// # Errors
+    ///
+    /// Quantities that are not those of the operation, `NotFound`, or the world.
+    pub(super) async fn actual_units(
+        &self,
+        context: &Context,
+        target: (&Name, Uuid),
+        usage: &Usage,
+    ) -> Result<Units, Error> {
+        match usage {
+            Usage::Units(units) => Ok(*units),
+            Usage::Quantities(quantities) => {
+                match self.pricing_of(context, target.0, target.1).await?.actual(quantities) {
+                    Ok(units) => Ok(units),
+                    Err(refusal) => Err(self.refuse(context, target, refusal).await),
+                }
+            }
+        }
     }
 }

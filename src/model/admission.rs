@@ -195,6 +195,22 @@ impl Pricing {
         }
     }
 
+    /// The most that one call of these quantities may cost. Priced as an estimate
+    /// is; the bounds are those of the whole job, not of its calls.
+    ///
+    /// # Errors
+    ///
+    /// A quantity that the cost map does not have, one that is missing and has no
+    /// default, or a cost beyond the range of amounts.
+    pub fn of_call(&self, quantities: &BTreeMap<Name, Units>) -> Result<Units, Refusal> {
+        match self {
+            Self::Explicit => Err(Refusal::invalid("quantities", "the calls of this operation are stated in units")),
+            Self::Map { quantities: defined, .. } => {
+                self.evaluate(&fill(defined, quantities, |quantity| quantity.default)?, Rounding::Estimate)
+            }
+        }
+    }
+
     /// What actual quantities cost: the bounds and defaults of an estimate do not
     /// apply to what has happened. Every quantity is stated, so that a forgotten
     /// one does not settle at less than was used.

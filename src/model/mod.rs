@@ -6,7 +6,10 @@
 
 pub mod admission;
 pub mod amount;
+pub mod call;
 pub mod cost;
+pub mod evidence;
+pub mod liability;
 pub mod name;
 pub mod period;
 pub mod policy;

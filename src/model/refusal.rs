@@ -4,7 +4,6 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::reservation::Reservation;
 use super::{Name, Units};
 
 /// Whether asking again can help.
@@ -109,27 +108,21 @@ pub enum Refusal {
         /// Seconds until the last of the refusing periods ends, if all do.
         retry_after_seconds: Option<u64>,
     },
-    /// The idempotency key belongs to a different request.
-    #[error("this Idempotency-Key was used with a different request")]
+    /// The idempotency key, or the key of a call, belongs to a different request.
+    #[error("this key was used with a different request")]
     KeyReused,
     /// There is no such thing, or it is not the caller's.
     #[error("there is no such {0}")]
     NotFound(&'static str),
-    /// The state of the reservation does not allow it.
-    #[error("{}", conflict.explain())]
-    Conflict {
-        /// In which way.
-        conflict: Conflict,
-        /// The reservation as it is, so that a worker can decide without
-        /// another request.
-        reservation: Box<Reservation>,
-    },
+    /// The state of the reservation, or of its call, does not allow it.
+    #[error("{}", .0.explain())]
+    Conflict(Conflict),
 }
 
 /// In which way the state of a reservation does not allow a verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conflict {
-    /// The attempt is not the current one.
+    /// The attempt is not the current one, or not the one that admitted the call.
     StaleAttempt,
     /// The reservation is not active.
     NotActive,
@@ -139,9 +132,46 @@ pub enum Conflict {
     UsageDecreases,
     /// Finance has closed a period that it is charged to.
     PeriodClosed,
+    /// The lease of the attempt has not run out.
+    LeaseCurrent {
+        /// Seconds until it does, unless it is renewed.
+        retry_after_seconds: u64,
+    },
+    /// The ledger cannot stop the attempt, and nobody has said what did.
+    EvidenceRequired,
+    /// The call does not fit under the ceiling.
+    CeilingReached,
+    /// The call's key belongs to another attempt.
+    CallKeyTaken,
+    /// The call has ended in another way.
+    CallAlreadySettled {
+        /// What was recorded as its usage; none if its outcome is unknown.
+        settled: Option<Units>,
+    },
+    /// Calls of the attempt have not ended.
+    CallsInFlight,
 }
 
 impl Conflict {
+    /// Those that only say what they are.
+    const PLAIN: [Self; 9] = [
+        Self::StaleAttempt,
+        Self::NotActive,
+        Self::AlreadySettled,
+        Self::UsageDecreases,
+        Self::PeriodClosed,
+        Self::EvidenceRequired,
+        Self::CeilingReached,
+        Self::CallKeyTaken,
+        Self::CallsInFlight,
+    ];
+
+    /// The conflict with this stable code, if it needs no more than that.
+    #[must_use]
+    pub fn plain(code: &str) -> Option<Self> {
+        Self::PLAIN.into_iter().find(|conflict| conflict.code() == code)
+    }
+
     /// The stable code.
     #[must_use]
     pub fn code(self) -> &'static str {
@@ -151,16 +181,35 @@ impl Conflict {
             Self::AlreadySettled => "already_settled",
             Self::UsageDecreases => "usage_decreases",
             Self::PeriodClosed => "period_closed",
+            Self::LeaseCurrent { .. } => "lease_current",
+            Self::EvidenceRequired => "evidence_required",
+            Self::CeilingReached => "ceiling_reached",
+            Self::CallKeyTaken => "call_key_taken",
+            Self::CallAlreadySettled { .. } => "call_already_settled",
+            Self::CallsInFlight => "calls_in_flight",
         }
     }
 
     fn explain(self) -> &'static str {
         match self {
-            Self::StaleAttempt => "this is not the token of the reservation's current attempt: send nothing more",
+            Self::StaleAttempt => "this is not the attempt that may do this: send nothing more",
             Self::NotActive => "the reservation is not active",
             Self::AlreadySettled => "the reservation was settled at another amount",
             Self::UsageDecreases => "less usage than was reported before",
             Self::PeriodClosed => "a budget period of the reservation has been closed",
+            Self::LeaseCurrent { .. } => "the lease of the current attempt has not run out",
+            Self::EvidenceRequired => {
+                "the ledger cannot stop this attempt: give evidence that it has stopped, and what it may have spent"
+            }
+            Self::CeilingReached => "the call would pass the ceiling: extend it first, or ask with `extend`",
+            Self::CallKeyTaken => "another attempt has admitted a call with this key: send nothing",
+            Self::CallAlreadySettled { settled: Some(_) } => "the call has ended otherwise",
+            Self::CallAlreadySettled { settled: None } => {
+                "the outcome of the call is unknown: settle it, at 0 if it was never sent"
+            }
+            Self::CallsInFlight => {
+                "calls of this attempt have not ended: settle them first, or say that they are unknown"
+            }
         }
     }
 }
@@ -183,7 +232,7 @@ impl Refusal {
             Self::BudgetExhausted { .. } => "budget_exhausted",
             Self::KeyReused => "idempotency_key_reused",
             Self::NotFound(_) => "not_found",
-            Self::Conflict { conflict, .. } => conflict.code(),
+            Self::Conflict(conflict) => conflict.code(),
         }
     }
 
@@ -192,6 +241,7 @@ impl Refusal {
     pub fn retry(&self) -> Retry {
         match self {
             Self::BudgetExhausted { retry, .. } => *retry,
+            Self::Conflict(Conflict::LeaseCurrent { .. }) => Retry::AfterRelease,
             _ => Retry::Never,
         }
     }

@@ -173,6 +173,8 @@ pub struct Event {
     pub liability: Units,
     /// The attempt that was current after it.
     pub attempt_number: Option<i32>,
+    /// What else was said with it: the call, the evidence, the reason.
+    pub detail: serde_json::Value,
 }
 
 impl Record {
@@ -190,6 +192,17 @@ impl Record {
             Ok(excess) if !excess.is_negative() => excess,
             _ => Units::ZERO,
         }
+    }
+}
+
+impl Record {
+    /// What its calls may still take: the ceiling less what is settled and what
+    /// is outstanding; never below zero.
+    #[must_use]
+    pub fn remaining(&self) -> Units {
+        let taken = [self.settled, self.in_flight, self.unknown, self.stated_outstanding];
+        let left = taken.into_iter().try_fold(self.ceiling, Units::checked_sub);
+        left.ok().filter(|left| !left.is_negative()).unwrap_or(Units::ZERO)
     }
 }
 

@@ -16,12 +16,23 @@ const RESERVATIONS: &str = "/v1/reservations";
 /// The statuses of an operation on what belongs to northstar, for: a worker of
 /// northstar, an operator, finance, a worker of southstar, a worker of all
 /// accounts. Without a valid key it is 401, unless it needs none.
-const STATUSES: [(&str, [u16; 5]); 12] = [
+const STATUSES: [(&str, [u16; 5]); 21] = [
     ("reserve", [201, 403, 403, 403, 201]),
     ("listReservations", [200, 200, 200, 403, 200]),
     ("getReservation", [200, 200, 200, 404, 200]),
     ("extend", [200, 403, 403, 404, 200]),
-    ("settle", [200, 403, 403, 404, 200]),
+    // Finance sends no token, nor an outcome.
+    ("settle", [200, 403, 400, 404, 200]),
+    ("settleCall", [200, 400, 400, 404, 200]),
+    ("admitCall", [201, 403, 403, 404, 201]),
+    ("listCalls", [200, 200, 200, 404, 200]),
+    ("renew", [200, 403, 403, 404, 200]),
+    // Its lease has not run out.
+    ("takeOver", [409, 409, 403, 404, 409]),
+    ("cancel", [200, 200, 403, 404, 200]),
+    ("fence", [200, 200, 403, 404, 200]),
+    ("listLiabilities", [403, 200, 200, 403, 403]),
+    ("listLateUsage", [403, 200, 200, 403, 403]),
     ("getBudgets", [200, 200, 200, 403, 200]),
     ("applyPolicy", [403, 200, 403, 403, 403]),
     ("createKey", [403, 201, 403, 403, 403]),
@@ -38,7 +49,7 @@ const OPEN: [&str; 4] = ["health", "ready", "metrics", "openapi"];
 /// reservation of northstar.
 fn request(client: &Client, operation: &Operation, job: &Answer, key: &str) -> reqwest::RequestBuilder {
     let id = if operation.id == "revokeKey" { key.to_owned() } else { job.id() };
-    let path = operation.path.replace("{account}", "northstar").replace("{id}", &id);
+    let path = operation.path.replace("{account}", "northstar").replace("{id}", &id).replace("{call}", "c");
     let path = if operation.id == "listReservations" { format!("{path}?account=northstar") } else { path };
     let request = client.request(operation.method.parse::<Method>().unwrap(), &path);
     match operation.id.as_str() {
@@ -48,6 +59,12 @@ fn request(client: &Client, operation: &Operation, job: &Answer, key: &str) -> r
         }
         "extend" => request.json(&json!({"attempt": job.token(), "ceiling": "1.5"})),
         "settle" => request.json(&json!({"attempt": job.token(), "units": "0.5"})),
+        "admitCall" => request.json(&json!({"attempt": job.token(), "call": "another", "units": "0.5"})),
+        "settleCall" => request.json(&json!({"attempt": job.token(), "outcome": "unknown"})),
+        "renew" => request.json(&json!({"attempt": job.token()})),
+        "takeOver" => request.json(&json!({"previous": 1, "holder": "w-2"})),
+        "cancel" => request.json(&json!({})),
+        "fence" => request.json(&json!({"attempt_number": 1})),
         "applyPolicy" => request.header("content-type", "application/yaml").body(NORTHSTAR),
         "createKey" => request.json(&json!({"role": "finance"})),
         _ => request,
@@ -56,9 +73,11 @@ fn request(client: &Client, operation: &Operation, job: &Answer, key: &str) -> r
 
 fn code(status: u16) -> &'static str {
     match status {
+        400 => "invalid_request",
         401 => "unauthenticated",
         403 => "forbidden",
         404 => "not_found",
+        409 => "lease_current",
         _ => panic!("{status} is no refusal of access"),
     }
 }
@@ -92,6 +111,10 @@ async fn every_operation_for_every_kind_of_key() {
         assert_eq!(operation.secured, name != "everyone", "{}", operation.id);
         for (caller, status) in callers.iter().zip(row) {
             let job = north.reserve_bulk(&uuid::Uuid::now_v7().to_string(), "1").await.expect(201);
+            if operation.id == "settleCall" {
+                let call = json!({"attempt": job.token(), "call": "c", "units": "0.1"});
+                north.post(&format!("{RESERVATIONS}/{}/calls", job.id()), call).await.expect(201);
+            }
             let (key, _) = make_key(&service, &operator, json!({"role": "finance"})).await;
             let request = request(caller, operation, &job, &key);
             if *status < 400 {
@@ -102,8 +125,11 @@ async fn every_operation_for_every_kind_of_key() {
                 unchanged.refuses(caller, request, *status, code(*status), None).await;
             }
             // Room for the next.
-            if operation.id != "settle" || *status >= 400 {
-                north.settle(&job, "0").await.expect(200);
+            if !["settle", "admitCall", "settleCall"].contains(&operation.id.as_str()) || *status >= 400 {
+                let path = format!("{RESERVATIONS}/{}/cancel", job.id());
+                north.post(&path, json!({})).await.expect(200);
+                let path = format!("{RESERVATIONS}/{}/fence", job.id());
+                north.post(&path, json!({"attempt_number": 1})).await.expect(200);
             }
         }
     }
@@ -192,6 +218,12 @@ async fn another_accounts_reservation_is_not_there() {
         ("extend", json!({"attempt": job.token(), "ceiling": "6"})),
         ("settle", json!({"attempt": job.token(), "units": "5"})),
         ("settle", json!({"attempt": job.token(), "quantities": {"formats": 1}})),
+        ("renew", json!({"attempt": job.token()})),
+        ("attempts", json!({"previous": 1})),
+        ("calls", json!({"attempt": job.token(), "call": "c", "units": "1"})),
+        ("calls/c/settle", json!({"attempt": job.token(), "units": "1"})),
+        ("cancel", json!({})),
+        ("fence", json!({"attempt_number": 1})),
     ] {
         let request = south.request(Method::POST, &format!("{path}/{verb}")).json(&body);
         unchanged.refuses(&south, request, 404, "not_found", None).await;

@@ -229,9 +229,11 @@ async fn usage_that_is_no_amount_changes_nothing() {
     let most = "9999999999999999.999999999999";
     let refused = worker.settle(&other, most).await.problem(400, "invalid_request");
     assert_eq!(refused.body["errors"][0]["field"], "units");
-    for path in [format!("{path}?"), format!("/v1/reservations/{}/settle", other.id())] {
-        let missing = worker.post(&path, json!({"attempt": job.token()})).await.problem(400, "invalid_request");
+    // Its workers have to say what they used: a forgotten field settles nothing.
+    for last in [json!({"attempt": job.token()}), json!({"attempt": job.token(), "final": false})] {
+        let missing = worker.post(&path, last).await.problem(400, "invalid_request");
         assert_eq!(missing.body["errors"][0]["field"], "units");
+        assert_eq!(missing.body["reservation"]["id"], job.id());
     }
     assert_eq!(daily(&worker).await, ["1", "30", "0", "69"]);
     assert_eq!(service.books().await.reservations, ["job active 2 30 1 29 0", "other active 1 1 0 1 0"]);

@@ -65,7 +65,8 @@ async fn not_a_number_is_refused_everywhere() {
                  from {table} t
                  cross join lateral (select jsonb_build_object(
                      'id', gen_random_uuid(), 'idempotency_key', 'another', 'name', 'another', 'ordinal', 99,
-                     'starts_at', '2001-01-01', 'ends_at', '2001-01-02', 'entry_no', 999, 'version', 999) as new) k
+                     'starts_at', '2001-01-01', 'ends_at', '2001-01-02', 'entry_no', 999, 'version', 999,
+                     'key', 'another', 'call_key', 'another') as new) k
                  limit 1"
             );
             let mut transaction = owner.begin().await.unwrap();

@@ -23,6 +23,14 @@ async fn books() -> (Service, PgConnection) {
     let worker = service.worker(&["northstar"]).await;
     let job = worker.reserve("job", json!({"operation": "stream", "units": 10, "holder": "w-1"})).await.expect(201);
     worker.progress(&job, "4").await.expect(200);
+    // A call with a usage that came too late, of a job that takes nothing.
+    let calls = worker.reserve("calls", json!({"operation": "bulk", "units": 1, "holder": "w-1"})).await.expect(201);
+    let path = format!("/v1/reservations/{}/calls", calls.id());
+    worker.post(&path, json!({"attempt": calls.token(), "call": "c", "units": 1})).await.expect(201);
+    let path = format!("{path}/c/settle");
+    worker.post(&path, json!({"attempt": calls.token(), "units": 0})).await.expect(200);
+    worker.post(&path, json!({"attempt": calls.token(), "units": 1})).await.problem(409, "call_already_settled");
+    worker.settle(&calls, "0").await.expect(200);
     let owner = service.database.connect().await;
     (service, owner)
 }

@@ -8,8 +8,8 @@ use sqlx::{Connection as _, PgConnection};
 use super::{books, lines, refused};
 use crate::support::server::TestDatabase;
 
-const APPEND_ONLY: [&str; 5] =
-    ["journal_entry", "reservation_event", "audit_entry", "policy_version", "operation_revision"];
+const APPEND_ONLY: [&str; 6] =
+    ["journal_entry", "reservation_event", "audit_entry", "policy_version", "operation_revision", "late_usage"];
 
 const SERVICE: &str = "spend_ledger_service";
 const FINANCE: &str = "spend_ledger_finance";
@@ -126,7 +126,7 @@ async fn the_service_can_do_what_its_verbs_do_and_no_more() {
         lines(&mut owner, &columns("reservation")).await,
         mutable(
             "state ceiling settled in_flight unknown_units stated_outstanding reserved liability version \
-             attempt_number attempt_holder attempt_token attempt_settled attempt_in_flight attempt_stated attempt_done lease_expires_at provider_request_id \
+             attempt_number attempt_holder attempt_token superseded_tokens attempt_settled attempt_in_flight attempt_stated attempt_done lease_expires_at provider_request_id \
              updated_at closed_at"
         )
     );
@@ -134,6 +134,7 @@ async fn the_service_can_do_what_its_verbs_do_and_no_more() {
         lines(&mut owner, &columns("budget_period")).await,
         mutable("limit_units carried granted available reserved liability settled entry_no last_entry_at closed_at")
     );
+    assert_eq!(lines(&mut owner, &columns("call")).await, mutable("state actual provider_request_id ended_at"));
     assert_eq!(lines(&mut owner, &columns("api_key")).await, ["revoked_at"]);
     assert_eq!(lines(&mut owner, &columns("refinery_schema_history")).await, Vec::<String>::new());
     for role in [SERVICE, FINANCE] {
@@ -150,9 +151,13 @@ async fn the_service_can_do_what_its_verbs_do_and_no_more() {
 }
 
 /// What the service would need to forget, forge or take over.
-const FORBIDDEN: [&str; 29] = [
+const FORBIDDEN: [&str; 33] = [
     "delete from reservation",
     "delete from reservation where false",
+    "delete from call",
+    "update call set units = 0",
+    "update call set attempt_number = 2",
+    "update late_usage set units = 0",
     "delete from budget_period",
     "delete from journal_entry",
     "delete from api_key",
@@ -212,6 +217,8 @@ async fn finance_reads_everything_but_secrets() {
         "budget_period",
         "reservation_event",
         "journal_entry",
+        "call",
+        "late_usage",
         "refusal",
     ] {
         lines(&mut owner, &format!("select to_jsonb(t)::text from {table} t")).await;
@@ -232,7 +239,7 @@ async fn finance_reads_everything_but_secrets() {
     }
     lines(&mut owner, "select id::text || role || created_by from api_key").await;
     let read = "select idempotency_key || state || ceiling || settled || coalesce(attempt_holder, '') from reservation";
-    assert_eq!(lines(&mut owner, read).await.len(), 1);
+    assert_eq!(lines(&mut owner, read).await.len(), 2);
     for statement in [
         "select key_hash from api_key",
         "select * from api_key",
@@ -244,6 +251,7 @@ async fn finance_reads_everything_but_secrets() {
         "select to_jsonb(r) from reservation r",
         "select reservation_json(r) from reservation r",
         "select id from reservation where attempt_token like '1.%'",
+        "select superseded_tokens from reservation",
         "update reservation set settled = 0",
         "update api_key set revoked_at = null",
         "delete from reservation",
@@ -256,7 +264,7 @@ async fn finance_reads_everything_but_secrets() {
     let token = "select attempt_token from reservation";
     sqlx::raw_sql("reset role").execute(&mut owner).await.unwrap();
     let token = &lines(&mut owner, token).await[0];
-    for table in ["reservation_event", "journal_entry", "audit_entry", "refusal"] {
+    for table in ["reservation_event", "journal_entry", "audit_entry", "refusal", "call", "late_usage"] {
         let rows = lines(&mut owner, &format!("select t::text from {table} t")).await;
         assert!(!rows.iter().any(|row| row.contains(token.as_str())), "{table}");
     }

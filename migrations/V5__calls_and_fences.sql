@@ -1,0 +1,433 @@
+-- Work that was cancelled, abandoned or taken over stays charged until it is
+-- proven harmless: calls, what earlier attempts may have spent, and usage that
+-- arrives when nothing can be charged any more.
+
+-- Element n is the token of attempt n. They live in the locked row, so that who
+-- has waited for its lock knows them all.
+alter table reservation add column superseded_tokens text[] not null default '{}';
+alter table reservation add constraint reservation_every_attempt_had_a_token
+    check (cardinality(superseded_tokens) = coalesce(attempt_number, 1) - 1);
+comment on column reservation.superseded_tokens is
+    'The tokens of the attempts before the current one, by number: who sends one is refused as stale.';
+
+create table call (
+    account             text not null,
+    reservation_id      uuid not null,
+    key                 text not null,
+    id                  uuid not null,
+    attempt_number      integer not null,
+    state               text not null,
+    units               numeric(28, 12) not null,
+    actual              numeric(28, 12),
+    provider_request_id text,
+    admitted_at         timestamptz not null,
+    ended_at            timestamptz,
+    primary key (account, reservation_id, key),
+    constraint call_state_is_known check (state in ('in_flight', 'settled', 'unknown', 'not_sent')),
+    constraint call_amounts_are_amounts check (
+        'NaN' not in (units, coalesce(actual, 0)) and least(units, coalesce(actual, 0)) >= 0),
+    constraint call_has_an_actual_when_settled check ((state = 'settled') = (actual is not null)),
+    constraint call_has_ended_unless_in_flight check ((state = 'in_flight') = (ended_at is null)),
+    constraint call_attempt_counts_from_one check (attempt_number >= 1)
+) with (fillfactor = 80);
+comment on table call is
+    'One paid provider request, admitted under a reservation before it was sent. Changed only under its reservation''s lock.';
+comment on column call.account is 'The account of the reservation.';
+comment on column call.reservation_id is 'The reservation.';
+comment on column call.key is 'The client''s own key for the call, once for each reservation.';
+comment on column call.id is 'Its id, made when it was asked for; ids rise with time.';
+comment on column call.attempt_number is 'The attempt that admitted it: only that one may settle it.';
+comment on column call.state is
+    'in_flight (counted, not ended), settled, unknown (charged in full until it is settled or closed), not_sent.';
+comment on column call.units is 'The most that it may cost, as admitted.';
+comment on column call.actual is 'What it cost; null until it is settled.';
+comment on column call.provider_request_id is 'The provider''s own name for it, if it was given.';
+comment on column call.admitted_at is 'When it was admitted, by the database''s clock.';
+comment on column call.ended_at is 'When it was settled or said to be unknown or not sent; null while it is in flight.';
+
+create table late_usage (
+    id                  uuid primary key,
+    account             text not null,
+    reservation_id      uuid not null,
+    attempt_number      integer not null,
+    call_key            text not null,
+    units               numeric(28, 12) not null,
+    provider_request_id text,
+    at                  timestamptz not null,
+    actor               text not null,
+    refused_as          text not null,
+    constraint late_usage_is_kept_once unique (account, reservation_id, attempt_number, call_key, units),
+    constraint late_usage_units_are_an_amount check (units >= 0 and units <> 'NaN')
+);
+comment on table late_usage is
+    'Usage that was reported when it could not be charged any more: by a stale attempt, or after the settlement. It is in no balance; finance adjusts. Append-only.';
+comment on column late_usage.id is 'Its id; ids rise with time.';
+comment on column late_usage.account is 'The account of the reservation.';
+comment on column late_usage.reservation_id is 'The reservation.';
+comment on column late_usage.attempt_number is 'The attempt that reported it.';
+comment on column late_usage.call_key is 'The call that it is the usage of; empty for the attempt''s own total.';
+comment on column late_usage.units is 'What was reported.';
+comment on column late_usage.provider_request_id is 'The provider''s own name for the work, if it was given.';
+comment on column late_usage.at is 'When, by the database''s clock.';
+comment on column late_usage.actor is 'The API key that reported it.';
+comment on column late_usage.refused_as is 'The reason with which the report was refused.';
+create trigger late_usage_is_append_only before update or delete or truncate on late_usage
+    for each statement execute function refuse_change();
+
+-- What follows is written in PL/pgSQL so that each statement in it sees what was
+-- committed a moment ago, also in the middle of a statement that has waited for a
+-- lock. Rows to be locked are named by arrays, never by a join or an IN (SELECT):
+-- when a row had to be waited for, the recheck of such a join can lose it.
+
+-- The first lock of every verb on reservations that exist.
+create function lock_reservations(accounts text[], ids uuid[]) returns setof reservation language plpgsql as $$
+begin
+    return query
+        select r.*
+        from reservation r
+        where r.account = any (accounts) and r.id = any (ids)
+        order by r.id
+        for no key update of r;
+end $$;
+comment on function lock_reservations(text[], uuid[]) is
+    'The reservations, locked in the order of their ids, as they are now.';
+
+-- Which attempt of the reservation a token stands for; null if none ever had it.
+create function attempt_of(r reservation, token text) returns integer language sql immutable parallel safe
+    return case when r.attempt_token = token then r.attempt_number else array_position(r.superseded_tokens, token) end;
+comment on function attempt_of(reservation, text) is 'The number of the attempt that a token was issued to, if any.';
+
+-- What may have been spent and is not known yet.
+create function outstanding_units(r reservation) returns numeric language sql immutable parallel safe
+    return r.in_flight + r.unknown_units + r.stated_outstanding;
+comment on function outstanding_units(reservation) is
+    'in flight + unknown + stated: what may have been spent and is not known yet.';
+
+-- The call with this key as it is now. The caller holds the reservation's lock,
+-- which is the only lock that calls have.
+create function call_now(of_account text, of_reservation uuid, of_key text) returns call language plpgsql as $$
+declare
+    known call;
+begin
+    select c.*
+    into known
+    from call c
+    where c.account = of_account and c.reservation_id = of_reservation and c.key = of_key;
+    return known;
+end $$;
+comment on function call_now(text, uuid, text) is 'The call with this key as it is now; null if there is none.';
+
+-- Ends a call, as decided under its reservation's lock.
+create function end_call(c call, becomes text, costs numeric, provider_name text, at timestamptz)
+    returns call language plpgsql as $$
+declare
+    ended call;
+begin
+    update call t
+    set state = becomes,
+        actual = costs,
+        provider_request_id = coalesce(provider_name, t.provider_request_id),
+        ended_at = at
+    where t.account = c.account and t.reservation_id = c.reservation_id and t.key = c.key
+    returning t.* into ended;
+    return ended;
+end $$;
+comment on function end_call(call, text, numeric, text, timestamptz) is
+    'The call, ended as it was decided under its reservation''s lock.';
+
+-- Moves the end of a lease. It is no change of the reservation: no version, no
+-- event, no balance follows from it.
+create function set_lease(r reservation, expires timestamptz) returns reservation language plpgsql as $$
+declare
+    leased reservation;
+begin
+    update reservation t
+    set lease_expires_at = expires
+    where t.account = r.account and t.id = r.id
+    returning t.* into leased;
+    return leased;
+end $$;
+comment on function set_lease(reservation, timestamptz) is 'The reservation with another end of its lease.';
+
+-- What an open reservation holds that needs somebody, by reason. The parts but
+-- the first add up to its liability.
+create type parts as (
+    overdue          numeric,
+    cancelled        numeric,
+    unknown_calls    numeric,
+    earlier_attempts numeric,
+    fenced           numeric
+);
+comment on type parts is 'What an open reservation holds that needs somebody, by reason.';
+
+create function open_parts(r reservation, at timestamptz) returns parts language plpgsql stable parallel safe as $$
+declare
+    earlier numeric := case when r.state in ('active', 'cancelling') then r.stated_outstanding else 0 end;
+begin
+    return row (case when r.state = 'active' and r.lease_expires_at <= at then r.reserved end,
+                case when r.state = 'cancelling' then r.liability - r.unknown_units - earlier end,
+                nullif(r.unknown_units, 0),
+                nullif(earlier, 0),
+                case when r.state = 'fenced' then r.liability - r.unknown_units end)::parts;
+end $$;
+comment on function open_parts(reservation, timestamptz) is
+    'What an open reservation holds that needs somebody at this time, by reason; null where the reason does not apply.';
+
+create function reasons(p parts) returns text[] language sql immutable parallel safe
+    return array_remove(array[case when p.overdue is not null then 'overdue' end,
+                              case when p.cancelled is not null then 'cancelled' end,
+                              case when p.unknown_calls is not null then 'unknown_calls' end,
+                              case when p.earlier_attempts is not null then 'earlier_attempts' end,
+                              case when p.fenced is not null then 'fenced' end], null);
+comment on function reasons(parts) is 'The names of the parts that apply.';
+
+-- One call as the program reads it: amounts as exact text.
+create function call_json(c call) returns jsonb language plpgsql stable parallel safe as $$
+begin
+    return case when c.key is not null then jsonb_build_object(
+        'call', c.key, 'id', c.id, 'attempt', c.attempt_number, 'state', c.state,
+        'units', trim_scale(c.units)::text, 'actual', trim_scale(c.actual)::text,
+        'provider_request_id', c.provider_request_id,
+        'admitted_at', c.admitted_at, 'ended_at', c.ended_at) end;
+end $$;
+comment on function call_json(call) is 'A call as the program reads it, amounts as exact text; null if there is none.';
+
+-- Budgets whose newest period still carries what an ended one of this
+-- reservation's held.
+create function carried_from(r reservation) returns jsonb language plpgsql as $$
+begin
+    return (select coalesce(jsonb_agg(jsonb_build_object(
+                       'account', p.account, 'budget', p.budget, 'member', p.member)), '[]')
+            from budget_period p
+            where p.id = any (r.period_ids) and p.account in (r.account, '') and p.ends_at <= ledger_clock()
+              and exists (select
+                          from budget_period q
+                          where q.account = p.account and q.budget = p.budget and q.member = p.member
+                            and q.starts_at > p.starts_at and q.carried > 0));
+end $$;
+comment on function carried_from(reservation) is
+    'The budgets to which a release by this reservation is to be given back: those whose newest period carries something.';
+
+-- Keeps changes of reservations: writes the rows, with what they hold by the
+-- formula, their events, and the postings that follow in each of their periods.
+-- The caller holds the reservations' locks and has decided from the locked rows;
+-- the periods whose buckets change are locked here, in the order of their ids, if
+-- they are not yet. What changes no bucket takes no lock on a period: a call
+-- within the ceiling leaves the busiest row alone.
+--
+-- These are statements of their own: they see the rows as the locks show them,
+-- whatever the snapshot of the statement that calls this.
+create or replace function keep(asked reservation_change[]) returns table (n bigint, r reservation)
+    language plpgsql as $$
+declare
+    kept reservation_change[]; -- with the row as it is now in the place of the row before
+begin
+    with change as (
+        select c.n, c.before, jsonb_populate_record(c.before, c.changes) as wanted, c.event, c.actor, c.detail
+        from unnest(asked) c),
+    formula as (
+        select c.*, h.held,
+               liability_units((c.wanted).state, h.held, (c.wanted).unknown_units, (c.wanted).stated_outstanding)
+                   as liability,
+               greatest((c.before).updated_at, ledger_clock()) as at
+        from change c
+        cross join lateral (
+            select held_units((c.wanted).state, (c.wanted).ceiling, (c.wanted).settled,
+                              outstanding_units(c.wanted)) as held) h),
+    changed as (
+        update reservation t
+        set state = (f.wanted).state,
+            ceiling = (f.wanted).ceiling,
+            settled = (f.wanted).settled,
+            in_flight = (f.wanted).in_flight,
+            unknown_units = (f.wanted).unknown_units,
+            stated_outstanding = (f.wanted).stated_outstanding,
+            reserved = f.held - f.liability,
+            liability = f.liability,
+            version = (f.before).version + 1,
+            attempt_number = (f.wanted).attempt_number,
+            attempt_holder = (f.wanted).attempt_holder,
+            attempt_token = (f.wanted).attempt_token,
+            superseded_tokens = (f.wanted).superseded_tokens,
+            attempt_settled = (f.wanted).attempt_settled,
+            attempt_in_flight = (f.wanted).attempt_in_flight,
+            attempt_stated = (f.wanted).attempt_stated,
+            attempt_done = (f.wanted).attempt_done,
+            lease_expires_at = (f.wanted).lease_expires_at,
+            provider_request_id = (f.wanted).provider_request_id,
+            updated_at = f.at,
+            closed_at = case when (f.wanted).state in ('settled', 'expired', 'cancelled') then f.at end
+        from formula f
+        where t.account = (f.before).account and t.id = (f.before).id and t.version = (f.before).version
+        returning f.n, t as after, f.event, f.actor, f.detail),
+    told as (
+        insert into reservation_event (account, reservation_id, version, event, at, actor, state, ceiling, settled,
+                                       reserved, liability, attempt_number, detail)
+        select (c.after).account, (c.after).id, (c.after).version, c.event, (c.after).updated_at, c.actor,
+               (c.after).state, (c.after).ceiling, (c.after).settled, (c.after).reserved, (c.after).liability,
+               (c.after).attempt_number, coalesce(c.detail, '{}')
+        from changed c)
+    select array_agg(row (c.n, c.after, null, c.event, c.actor, null, null)::reservation_change)
+    into kept
+    from changed c;
+    perform all_of(coalesce(cardinality(kept), 0), coalesce(cardinality(asked), 0));
+
+    perform keep_books(array_agg(c), array_agg(k))
+    from unnest(kept) k
+    join unnest(asked) c on c.n = k.n
+    where ((c.before).settled, (c.before).reserved, (c.before).liability)
+              is distinct from ((k.before).settled, (k.before).reserved, (k.before).liability)
+    having count(*) > 0;
+    return query select k.n, k.before from unnest(kept) k;
+end $$;
+
+-- The part of keep() that is about periods: each change with the row before it
+-- (asked) and after it (kept).
+create function keep_books(asked reservation_change[], kept reservation_change[]) returns bigint language plpgsql as $$
+begin
+    perform p.id
+    from budget_period p
+    where p.account = any (array(select (c.before).account from unnest(asked) c) || ''::text)
+      and p.id = any (array(select unnest((c.before).period_ids) from unnest(asked) c))
+    order by p.id
+    for no key update of p;
+
+    return (
+        select post(array_agg(row (k.n, p.account, p.id, k.event, k.actor,
+                                   (c.before).settled + (c.before).reserved + (c.before).liability
+                                       - (k.before).settled - (k.before).reserved - (k.before).liability,
+                                   (k.before).reserved - (c.before).reserved,
+                                   (k.before).liability - (c.before).liability,
+                                   (k.before).settled - (c.before).settled,
+                                   0, 0, (k.before).account, (k.before).id, (k.before).version, c.reason)::posting
+                              order by k.n, p.id),
+                    (select coalesce(sum(cardinality((c.before).period_ids)), 0)::bigint from unnest(asked) c))
+        from unnest(kept) k
+        join unnest(asked) c on c.n = k.n
+        join budget_period p on p.id = any ((k.before).period_ids) and p.account in ((k.before).account, ''));
+end $$;
+comment on function keep_books(reservation_change[], reservation_change[]) is
+    'Locks the periods of changed reservations and posts what the changes do to them.';
+
+-- One ceiling to be raised, of a locked and active reservation.
+create type extension as (
+    n       bigint,
+    r       reservation,
+    ceiling numeric
+);
+comment on type extension is 'One ceiling to be raised: the reservation as it was locked, and the new ceiling.';
+
+-- Decides whether ceilings may be raised: each if every enforcing budget of its
+-- reservation has room for the difference, in the order given. The new ceiling is
+-- above the current one, and the caller has found nothing wrong with the
+-- reservation itself. Writes nothing.
+--
+-- Charged to the reservation's own periods, also when they have ended; they are
+-- locked here, in the order of their ids. The policy's tables are read after that
+-- wait: what has been retired takes nothing new.
+create function decide_extensions(asked extension[])
+    returns table (n bigint, outcome text, units numeric, max_units numeric, observing boolean, charges jsonb)
+    language plpgsql as $$
+#variable_conflict use_column
+declare
+    locked bigint;
+begin
+    perform p.id
+    from budget_period p
+    where p.account = any (array(select (e.r).account from unnest(asked) e) || ''::text)
+      and p.id = any (array(select unnest((e.r).period_ids) from unnest(asked) e))
+    order by p.id
+    for no key update of p;
+    get diagnostics locked = row_count;
+    perform all_of(locked, (select count(distinct id)
+                            from unnest(asked) e
+                            cross join unnest((e.r).period_ids) id));
+
+    return query
+    -- The budgets of each reservation as the policy in force has them.
+    with charge as materialized (
+        select e.n, p.account as owner, p.id as period_id, p.budget, p.member, p.limit_units, p.available,
+               p.reserved + p.liability as held, p.carried, p.ends_at, p.closed_at,
+               coalesce(b.mode, o.mode, 'enforce') as mode,
+               room_of(coalesce(b.mode, o.mode, 'enforce') = 'enforce', p.available, p.reserved) as room,
+               -- It is the account's still, and would be charged for the same work today.
+               coalesce(b.retired_at is null and b.unit = (e.r).unit
+                            and coalesce(b.provider, (e.r).provider) = (e.r).provider
+                            and coalesce(b.operation, (e.r).operation) = (e.r).operation,
+                        o.retired_at is null and o.unit = (e.r).unit
+                            and coalesce(o.provider, (e.r).provider) = (e.r).provider
+                            and coalesce(o.provider_key, (e.r).provider_key) is not distinct from (e.r).provider_key
+                            and coalesce(o.operation, (e.r).operation) = (e.r).operation,
+                        false) as in_force
+        from unnest(asked) e
+        join budget_period p on p.id = any ((e.r).period_ids) and p.account in ((e.r).account, '')
+        left join account a on p.account <> '' and a.name = p.account
+        left join budget b on b.plan = a.plan and b.name = p.budget
+        left join pool o on p.account = '' and o.name = p.budget),
+    wanted as materialized (
+        select e.n,
+               held_units('active', e.ceiling, (e.r).settled, outstanding_units(e.r))
+                   - (e.r).reserved - (e.r).liability as units,
+               o.max_units, o.mode as operation_mode,
+               case
+                   when o.retired_at is not null or v.unit <> (e.r).unit then 'unknown_operation'
+                   when a.retired_at is not null then 'unknown_account'
+                   when exists (select from charge c where c.n = e.n and not c.in_force) then 'no_budget'
+                   when not exists (select from charge c where c.n = e.n and c.mode = 'enforce')
+                        and not exists (select
+                                        from plan p
+                                        where p.name = a.plan and p.retired_at is null
+                                          and (e.r).unit = any (p.unbounded)) then 'no_budget'
+                   when exists (select from charge c where c.n = e.n and c.closed_at is not null) then 'period_closed'
+                   when o.mode = 'enforce' and e.ceiling > o.max_units then 'too_expensive'
+                   when exists (select
+                                from charge c
+                                where c.n = e.n and c.mode = 'enforce' and c.limit_units > 0
+                                  and e.ceiling > c.limit_units) then 'over_a_whole_period'
+                   else 'fits'
+               end as outcome
+        from unnest(asked) e
+        join operation o on o.name = (e.r).operation
+        join provider v on v.name = o.provider
+        join account a on a.name = (e.r).account),
+    admitted as materialized (
+        select unnest(admit(array_agg(c.n order by c.n, c.period_id),
+                            array_agg(c.period_id order by c.n, c.period_id),
+                            array_agg(w.units order by c.n, c.period_id),
+                            array_agg(c.room order by c.n, c.period_id))) as n
+        from wanted w
+        join charge c on c.n = w.n
+        where w.outcome = 'fits'
+        union all
+        select w.n
+        from wanted w
+        where w.outcome = 'fits' and not exists (select from charge c where c.n = w.n))
+    select w.n,
+           case
+               when w.outcome <> 'fits' then w.outcome
+               when w.n in (select n from admitted) then 'extended'
+               when exists (select from charge c where c.n = w.n and c.mode = 'observe' and w.units > c.room)
+                    and not exists (select from charge c where c.n = w.n and c.mode = 'enforce' and w.units > c.room)
+                   then 'out_of_range'
+               else 'budget_exhausted'
+           end,
+           w.units, w.max_units, w.operation_mode = 'observe',
+           (select coalesce(jsonb_agg(jsonb_build_object(
+                       'pool', c.owner = '', 'budget', c.budget, 'member', c.member, 'enforcing', c.mode = 'enforce',
+                       'period_id', c.period_id, 'ends_at', c.ends_at,
+                       'limit', trim_scale(c.limit_units)::text, 'available', trim_scale(c.available)::text,
+                       'held', trim_scale(c.held)::text, 'carried', trim_scale(c.carried)::text)
+                       order by c.owner = '', c.budget, c.member), '[]')
+            from charge c
+            where c.n = w.n)
+    from wanted w;
+end $$;
+comment on function decide_extensions(extension[]) is
+    'Whether ceilings may be raised, decided under the locks of the reservations'' periods, in the order given.';
+
+-- As in V4: of a call only what a verb may change, nothing is ever deleted.
+revoke all on call, late_usage from public;
+grant select, insert on call, late_usage to spend_ledger_service;
+grant update (state, actual, provider_request_id, ended_at) on call to spend_ledger_service;
+grant update (superseded_tokens) on reservation to spend_ledger_service;
+grant select on call, late_usage to spend_ledger_finance;

@@ -1,0 +1,242 @@
+//! Calls: each paid provider request is admitted before it is sent, and ends.
+
+use std::collections::BTreeMap;
+
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use super::database::run;
+use super::extend::extension_refusal;
+use super::settle::Usage;
+use super::verdict::{Concluded, Seen, Verdict};
+use super::{Context, Error, Ledger};
+use crate::model::call::{CallRecord, CallState};
+use crate::model::refusal::Conflict;
+use crate::model::reservation::{ChargedPeriod, Record, Reservation};
+use crate::model::{Name, Refusal, Units};
+
+/// A call to be admitted.
+#[derive(Debug, Clone)]
+pub struct AdmitCall {
+    /// Whose reservation it is.
+    pub account: Name,
+    /// The reservation.
+    pub id: Uuid,
+    /// The token of the current attempt.
+    pub attempt: String,
+    /// The client's own key for the call.
+    pub call: String,
+    /// The most that it may cost.
+    pub most: Usage,
+    /// Whether to raise the ceiling if that is needed.
+    pub extend: bool,
+}
+
+/// A call that ends.
+#[derive(Debug, Clone)]
+pub struct EndCall {
+    /// Whose reservation it is.
+    pub account: Name,
+    /// The reservation.
+    pub id: Uuid,
+    /// The call.
+    pub call: String,
+    /// Who says so: the token of the attempt that admitted it; none of finance, or
+    /// of somebody who only says that the outcome is unknown.
+    pub attempt: Option<String>,
+    /// How it ends.
+    pub end: End,
+    /// The provider's own name for it.
+    pub provider_request_id: Option<String>,
+    /// Why finance says so.
+    pub reason: Option<String>,
+}
+
+/// How a call ends.
+#[derive(Debug, Clone)]
+pub enum End {
+    /// With this usage.
+    Settled(Usage),
+    /// Nobody knows: it stays charged in full.
+    Unknown,
+    /// It was never sent.
+    NotSent,
+}
+
+/// A call, and its reservation after it.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The call as it is now.
+    pub record: CallRecord,
+    /// The reservation as it is now.
+    pub reservation: Reservation,
+    /// Whether it was so before.
+    pub repeated: bool,
+}
+
+impl Ledger {
+    /// Admits a call as long as what is settled, what is outstanding and this stay
+    /// within the ceiling. Repeated by the same attempt with the same amount it
+    /// answers with the call as it is now.
+    ///
+    /// # Errors
+    ///
+    /// `StaleAttempt`, `CallKeyTaken`, `KeyReused`, `NotActive`, `CeilingReached`,
+    /// with `extend` those of an extension, or the world.
+    pub async fn admit_call(&self, context: &Context, ask: &AdmitCall) -> Result<Call, Error> {
+        let units = match &ask.most {
+            Usage::Units(units) => *units,
+            Usage::Quantities(quantities) => self.call_units(context, (&ask.account, ask.id), quantities).await?,
+        };
+        let mut concluded = self.admit_once(context, ask, units).await?;
+        if self.gave_back_carried(context, &concluded).await? {
+            concluded = self.admit_once(context, ask, units).await?;
+        }
+        let refusal = match concluded.outcome.as_str() {
+            "admitted" | "repeated" => {
+                if let Some(extension) = &concluded.seen.extension {
+                    self.record_observed_extension(&concluded.reservation.record, extension);
+                }
+                return self.call(concluded, "a call");
+            }
+            "key_reused" => Refusal::KeyReused,
+            "not_by_calls" => {
+                Refusal::invalid("call", "this provider's workers call it directly: their usage is settled")
+            }
+            _ => match extension_refusal(&concluded) {
+                Some(refusal) => refusal,
+                None => return Err(concluded.unexpected("a call")),
+            },
+        };
+        Err(self.refuse_on(concluded.reservation, refusal))
+    }
+
+    async fn admit_once(&self, context: &Context, ask: &AdmitCall, units: Units) -> Result<Concluded, Error> {
+        let sent = run!(self.database, context, |connection| {
+            sqlx::query_file_as!(
+                Verdict,
+                "src/ledger/admit_call.sql",
+                &[ask.account.to_string()],
+                &[ask.id],
+                std::slice::from_ref(&ask.attempt),
+                std::slice::from_ref(&ask.call),
+                &[Uuid::now_v7()],
+                &[units.get()],
+                &[ask.extend],
+                std::slice::from_ref(&context.actor),
+            )
+            .fetch_optional(&mut *connection)
+            .await
+        });
+        self.conclude(context, (&ask.account, ask.id), Some(&ask.attempt), sent).await
+    }
+
+    /// Ends a call. The same again changes nothing. Usage that comes too late to be
+    /// charged is kept as late usage.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` of a call that was never admitted, `StaleAttempt`,
+    /// `CallAlreadySettled`, `AlreadySettled` of the reservation, usage that is
+    /// invalid or beyond the range of the columns, or the world.
+    pub async fn end_call(&self, context: &Context, ask: &EndCall) -> Result<Call, Error> {
+        let target = (&ask.account, ask.id);
+        let (becomes, units) = match &ask.end {
+            End::Settled(usage) => (CallState::Settled, Some(self.actual_units(context, target, usage).await?)),
+            End::Unknown => (CallState::Unknown, None),
+            End::NotSent => (CallState::NotSent, None),
+        };
+        let sent = run!(self.database, context, |connection| {
+            sqlx::query_file_as!(
+                Verdict,
+                "src/ledger/settle_call.sql",
+                &[ask.account.to_string()],
+                &[ask.id],
+                std::slice::from_ref(&ask.call),
+                std::slice::from_ref(&ask.attempt) as &[Option<String>],
+                &[becomes.as_str().to_owned()],
+                &[units.map(Units::get)] as &[Option<rust_decimal::Decimal>],
+                std::slice::from_ref(&ask.provider_request_id) as &[Option<String>],
+                std::slice::from_ref(&ask.reason) as &[Option<String>],
+                std::slice::from_ref(&context.actor),
+                &[Uuid::now_v7()],
+                &[Uuid::now_v7()],
+            )
+            .fetch_optional(&mut *connection)
+            .await
+        });
+        let concluded = self.conclude(context, target, ask.attempt.as_deref(), sent).await?;
+        let refusal = match (concluded.outcome.as_str(), concluded.refusal()) {
+            ("ended" | "repeated", _) => return self.call(concluded, "the end of a call"),
+            ("no_call", _) => return Err(Refusal::NotFound("call").into()),
+            ("call_already_settled", _) => {
+                let settled = concluded.seen.call.as_ref().and_then(recorded);
+                Refusal::Conflict(Conflict::CallAlreadySettled { settled })
+            }
+            (_, Some(refusal)) => refusal,
+            (_, None) => return Err(concluded.unexpected("the end of a call")),
+        };
+        Err(self.refuse_on(concluded.reservation, refusal))
+    }
+
+    fn call(&self, concluded: Concluded, what: &str) -> Result<Call, Error> {
+        let Some(record) = concluded.seen.call else {
+            return Err(Error::Unexpected(format!("{what} came out without the call")));
+        };
+        Ok(Call { record, reservation: concluded.reservation, repeated: concluded.outcome == "repeated" })
+    }
+
+    async fn call_units(
+        &self,
+        context: &Context,
+        target: (&Name, Uuid),
+        quantities: &BTreeMap<Name, Units>,
+    ) -> Result<Units, Error> {
+        match self.pricing_of(context, target.0, target.1).await?.of_call(quantities) {
+            Ok(units) => Ok(units),
+            Err(refusal) => Err(self.refuse(context, target, refusal).await),
+        }
+    }
+
+    /// The calls of a reservation, newest first, from before this one.
+    ///
+    /// # Errors
+    ///
+    /// The world.
+    pub async fn calls(
+        &self,
+        context: &Context,
+        (account, id): (&Name, Uuid),
+        state: Option<CallState>,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<CallRecord>, Error> {
+        let calls = run!(self.database, context, |connection| {
+            sqlx::query_scalar!(
+                r#"select call_json(c) as "call!: Json<CallRecord>"
+                   from call c
+                   where c.account = $1 and c.reservation_id = $2
+                     and ($3::text is null or c.state = $3)
+                     and ($4::uuid is null or c.id < $4)
+                   order by c.id desc
+                   limit $5"#,
+                account.as_str(),
+                id,
+                state.map(CallState::as_str),
+                before,
+                limit
+            )
+            .fetch_all(&mut *connection)
+            .await
+        })?;
+        Ok(calls.into_iter().map(|call| call.0).collect())
+    }
+}
+
+/// What was recorded as the usage of a call that has ended.
+fn recorded(call: &CallRecord) -> Option<Units> {
+    match call.state {
+        CallState::NotSent => Some(Units::ZERO),
+        _ => call.actual,
+    }
+}

@@ -1,0 +1,142 @@
+//! What a deciding statement says of one reservation that exists, and what
+//! follows from it whatever the verb.
+
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use super::carry::BudgetOf;
+use super::charges::ChargeSeen;
+use super::refusals::Refused;
+use super::{Context, Error, Ledger};
+use crate::model::call::CallRecord;
+use crate::model::refusal::Conflict;
+use crate::model::reservation::{ChargedPeriod, Record, Reservation};
+use crate::model::role::Accounts;
+use crate::model::{Name, Refusal, Units};
+
+/// One row of the answer of a statement.
+pub(super) struct Verdict {
+    #[allow(dead_code, reason = "the item's number in a batch of one")]
+    pub n: i64,
+    /// What was decided: a word of the verb's own, or the code of a refusal.
+    pub outcome: String,
+    /// The database's clock.
+    pub at: DateTime<Utc>,
+    /// The reservation as it is after it.
+    pub record: Json<Record>,
+    pub budgets: Json<Vec<ChargedPeriod>>,
+    pub seen: Json<Seen>,
+}
+
+/// What else a verb saw or did.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Seen {
+    /// The call that it was about.
+    pub call: Option<CallRecord>,
+    /// What became of the wish for a higher ceiling.
+    pub extension: Option<ExtensionSeen>,
+    /// How much became available.
+    pub released: Option<Units>,
+    /// Budgets whose newest period carries what an ended one held.
+    pub carried: Option<Vec<BudgetOf>>,
+}
+
+/// What decided about a higher ceiling.
+#[derive(Debug, Deserialize)]
+pub(super) struct ExtensionSeen {
+    /// The ceiling that was asked for.
+    pub ceiling: Units,
+    /// What it takes from each budget.
+    pub units: Units,
+    /// The operation's bound on the total.
+    pub max_units: Units,
+    /// Whether that bound only observes.
+    pub observing: bool,
+    /// The budgets that had to admit it.
+    pub charges: Vec<ChargeSeen>,
+}
+
+/// A verdict, read.
+pub(super) struct Concluded {
+    pub outcome: String,
+    /// The reservation, with its token if the caller has shown that it has it.
+    pub reservation: Reservation,
+    pub seen: Seen,
+}
+
+impl Concluded {
+    /// The refusals that mean the same whatever the verb.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        if let Some(conflict) = Conflict::plain(&self.outcome) {
+            return Some(Refusal::Conflict(conflict));
+        }
+        match self.outcome.as_str() {
+            "outstanding_is_computed" => Some(Refusal::invalid(
+                "outstanding",
+                "the ledger computes it: this provider's calls are admitted by the ledger",
+            )),
+            _ => None,
+        }
+    }
+
+    /// An outcome that the program does not know.
+    pub(super) fn unexpected(&self, what: &str) -> Error {
+        Error::Unexpected(format!("{what} came out as {}", self.outcome))
+    }
+}
+
+impl Ledger {
+    /// Reads a verdict and does what follows from any release. `token` is what
+    /// the caller has presented as its attempt.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`; what went wrong with the statement, with the reservation if it
+    /// is a refusal.
+    pub(super) async fn conclude(
+        &self,
+        context: &Context,
+        (account, id): (&Name, Uuid),
+        token: Option<&str>,
+        sent: Result<Option<Verdict>, Error>,
+    ) -> Result<Concluded, Error> {
+        let verdict = match sent {
+            Ok(Some(verdict)) => verdict,
+            Ok(None) => return Err(Refusal::NotFound("reservation").into()),
+            Err(Error::Refused(refusal)) => return Err(self.refuse(context, (account, id), refusal).await),
+            Err(error) => return Err(error),
+        };
+        let Verdict { outcome, at, record, budgets, seen, .. } = verdict;
+        for budget in seen.carried.iter().flatten() {
+            // Made good before the next refusal if this does not get through.
+            if let Err(error) = self.give_back(context, budget).await {
+                tracing::warn!(%error, budget = budget.budget, "nothing was given back to the newest period yet");
+            }
+        }
+        let reservation = Reservation { record: record.0, budgets: budgets.0, at }.shown_to(token.unwrap_or_default());
+        Ok(Concluded { outcome, reservation, seen: seen.0 })
+    }
+
+    /// A refusal that is about this reservation, recorded, with the reservation as
+    /// it is, so that a worker can decide without another request.
+    pub(super) fn refuse_on(&self, reservation: Reservation, refusal: Refusal) -> Error {
+        let record = &reservation.record;
+        let refused = Refused::new(Some(&record.account), &record.operation, &refusal, false);
+        self.refusals.record(refused.of_reservation(record.id));
+        Error::RefusedOn { refusal, reservation: Box::new(reservation) }
+    }
+
+    /// The same for what was refused before the reservation was looked at.
+    pub(super) async fn refuse(&self, context: &Context, (account, id): (&Name, Uuid), refusal: Refusal) -> Error {
+        if matches!(refusal, Refusal::NotFound(_)) {
+            return refusal.into();
+        }
+        match self.reservation(context, &Accounts::These(vec![account.clone()]), id).await {
+            Ok(reservation) => self.refuse_on(reservation, refusal),
+            Err(error) => error,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Why units stay charged although nobody is known to be spending them.
+
+use serde::{Deserialize, Serialize};
+
+use super::Units;
+
+/// Why an open reservation needs somebody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// Active, and its lease has run out: somebody takes over or fences it.
+    Overdue,
+    /// Cancelled and not fenced: it may still be spending.
+    Cancelled,
+    /// Calls whose outcome is not known.
+    UnknownCalls,
+    /// What attempts before the current one may have spent.
+    EarlierAttempts,
+    /// Fenced, with calls or a stated amount outstanding.
+    Fenced,
+}
+
+impl Why {
+    /// Every reason.
+    pub const ALL: [Self; 5] =
+        [Self::Overdue, Self::Cancelled, Self::UnknownCalls, Self::EarlierAttempts, Self::Fenced];
+
+    /// The word for it in the API and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Overdue => "overdue",
+            Self::Cancelled => "cancelled",
+            Self::UnknownCalls => "unknown_calls",
+            Self::EarlierAttempts => "earlier_attempts",
+            Self::Fenced => "fenced",
+        }
+    }
+}
+
+impl std::str::FromStr for Why {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|why| why.as_str() == text).ok_or_else(|| {
+            let all = Self::ALL.map(Self::as_str).join(", ");
+            format!("is not a reason: one of {all}")
+        })
+    }
+}
+
+/// What is held for each reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Reserved by active work whose lease has run out.
+    pub overdue: Units,
+    /// In liability since a cancel, but for the next two.
+    pub cancelled: Units,
+    /// Calls with unknown outcome.
+    pub unknown_calls: Units,
+    /// Stated as possibly spent by earlier attempts.
+    pub earlier_attempts: Units,
+    /// Outstanding after a fence, but for unknown calls.
+    pub fenced: Units,
+}
+
+impl Parts {
+    /// Each reason with its amount.
+    #[must_use]
+    pub fn each(&self) -> [(Why, Units); 5] {
+        Why::ALL.map(|why| (why, self.of(why)))
+    }
+
+    fn of(&self, why: Why) -> Units {
+        match why {
+            Why::Overdue => self.overdue,
+            Why::Cancelled => self.cancelled,
+            Why::UnknownCalls => self.unknown_calls,
+            Why::EarlierAttempts => self.earlier_attempts,
+            Why::Fenced => self.fenced,
+        }
+    }
+}
