@@ -57,12 +57,13 @@ pub async fn verify(url: &str, mut report: impl FnMut(&str)) -> Result<Verified,
 
 /// What a database can say by itself, one sentence a row. The first says where a
 /// column holds no number at all; what is computed from it is then not compared.
-const CHECKS: [&str; 8] = [
+const CHECKS: [&str; 9] = [
     include_str!("verify/numbers.sql"),
     include_str!("verify/held_by_reservations.sql"),
     include_str!("verify/entries_of_reservations.sql"),
     include_str!("verify/reservation_versions.sql"),
     include_str!("verify/reservation_formula.sql"),
+    include_str!("verify/calls.sql"),
     include_str!("verify/own_periods.sql"),
     include_str!("verify/periods_follow.sql"),
     include_str!("verify/negative_available.sql"),

@@ -6,13 +6,14 @@ use spend_ledger::ledger::verify::{Verified, verify};
 
 use crate::support::process::program;
 use crate::support::server::TestDatabase;
-use crate::support::{NORTHSTAR, Service};
+use crate::support::{Client, NORTHSTAR, Service};
 
 /// Books with most of what there is in them, and the names by which the
 /// falsifications below call their parts.
 async fn books() -> (TestDatabase, Vec<(&'static str, String)>) {
     let policy = NORTHSTAR.replace("period: day,", "period: day, rollover: carry_forward,")
         + "pools: { shared: { unit: transformation, limit: 1000, period: month } }\n";
+    let policy = policy.replace("\naccounts:", "\naccounts:\n  eaststar: { plan: standard }");
     let service = Service::with_policy(&policy).await;
     let (north, south) = (service.worker(&["northstar"]).await, service.worker(&["southstar"]).await);
     let stream = |units: u32| json!({"operation": "stream", "units": units, "holder": "w-1"});
@@ -25,6 +26,7 @@ async fn books() -> (TestDatabase, Vec<(&'static str, String)>) {
     north.extend(&job, "35").await.expect(200);
     service.apply(&policy.replace("limit: 100,", "limit: 150,")).await;
     south.reserve_bulk("other", "50").await.expect(201);
+    with_calls(&service.worker(&["eaststar"]).await).await;
     service.database.set_clock("2026-03-04T12:00:00Z").await;
     let over = north.reserve("over", stream(10)).await.expect(201);
     north.settle(&over, "160").await.expect(200);
@@ -42,9 +44,24 @@ async fn books() -> (TestDatabase, Vec<(&'static str, String)>) {
         ("{job}", job.id()),
         ("{done}", done.id()),
         ("{other}", one("select id::text from reservation where idempotency_key = 'other'").await),
+        ("{calls}", one("select id::text from reservation where idempotency_key = 'calls'").await),
         ("{nobody}", "01890000-0000-7000-8000-000000000000".to_owned()),
     ];
     (database, ids)
+}
+
+/// A job with a call in flight, an unknown one, one that has ended, and usage that
+/// came too late.
+async fn with_calls(east: &Client) {
+    let job = east.reserve_bulk("calls", "20").await.expect(201);
+    let calls = format!("/v1/reservations/{}/calls", job.id());
+    for (call, units) in [("flying", 5), ("lost", 6), ("done", 7)] {
+        east.post(&calls, json!({"attempt": job.token(), "call": call, "units": units})).await.expect(201);
+    }
+    east.post(&format!("{calls}/lost/settle"), json!({"outcome": "unknown"})).await.expect(200);
+    let end = format!("{calls}/done/settle");
+    east.post(&end, json!({"attempt": job.token(), "units": 8})).await.expect(200);
+    east.post(&end, json!({"attempt": job.token(), "units": 9})).await.problem(409, "call_already_settled");
 }
 
 async fn differences(database: &TestDatabase) -> (Verified, Vec<String>) {
@@ -54,7 +71,7 @@ async fn differences(database: &TestDatabase) -> (Verified, Vec<String>) {
     (verified, said)
 }
 
-const TABLES: [&str; 4] = ["budget_period", "journal_entry", "reservation", "reservation_event"];
+const TABLES: [&str; 6] = ["budget_period", "journal_entry", "reservation", "reservation_event", "call", "late_usage"];
 
 /// Gives the database a function that moves an amount out of `available`, in the
 /// journal and in the balances, with nothing else behind it.
@@ -91,7 +108,8 @@ async fn unguarded(database: &TestDatabase) {
              begin
                  for c in select conrelid::regclass as of, conname from pg_constraint
                           where conrelid::regclass::text in
-                                ('budget_period', 'journal_entry', 'reservation', 'reservation_event')
+                                ('budget_period', 'journal_entry', 'reservation', 'reservation_event',
+                                 'call', 'late_usage')
                             and contype in ('c', 'u', 'p') loop
                      execute format('alter table %s drop constraint %I', c.of, c.conname);
                  end loop;
@@ -112,7 +130,7 @@ async fn restored(database: &TestDatabase) {
 
 /// Falsifications: what is done, and the words of a difference that names it.
 /// `{day}` and the like are ids.
-const FALSIFIED: [(&str, &str); 54] = [
+const FALSIFIED: [(&str, &str); 67] = [
     // Balances.
     ("update budget_period set available = available + 1 where id = '{day}'", "northstar daily period {day}: available is"),
     ("update budget_period set reserved = reserved + 1 where id = '{day}'", "northstar daily period {day}: reserved is"),
@@ -207,6 +225,20 @@ const FALSIFIED: [(&str, &str); 54] = [
     ("update reservation set reserved = 1, liability = -1 where id = '{done}'", "reservation {done}: settled, holds 1 reserved and -1"),
     ("update reservation set unknown_units = 3 where id = '{done}'", "{done}"),
     ("update reservation set version = version + 1 where id = '{job}'", "reservation {job}: version"),
+    // Calls.
+    ("update call set units = 4 where key = 'flying'", "reservation {calls}: in flight 5, of its attempt 5, unknown 6; its calls make 4, 4, 6"),
+    ("update call set units = 4 where key = 'lost'", "its calls make 5, 5, 4"),
+    ("update call set state = 'not_sent' where key = 'flying'", "its calls make 0, 0, 6"),
+    ("update call set attempt_number = 2 where key = 'flying'", "its calls make 5, 0, 6"),
+    ("delete from call where key = 'flying'", "reservation {calls}: in flight 5"),
+    ("update call set actual = 9 where key = 'done'", "reservation {calls}: settled 8, its calls cost 9"),
+    ("update call set attempt_number = 2 where key = 'done'", "call done of reservation {calls}: admitted by attempt 2, which never was"),
+    ("update call set reservation_id = '{nobody}' where key = 'done'", "call done of reservation {nobody}"),
+    ("update call set reservation_id = '{job}', account = 'northstar' where key = 'done'", "call done of reservation {job}"),
+    ("update call set actual = 'NaN' where key = 'done'", "call done of reservation {calls}: not all"),
+    ("update call set units = -1 where key = 'flying'", "call flying of reservation {calls}: not all"),
+    ("update late_usage set units = 'NaN'", "its amount is not an amount"),
+    ("update late_usage set attempt_number = 2", "of reservation {calls}: reported by attempt 2, which never was"),
     // Their history.
     ("delete from reservation_event where reservation_id = '{job}' and version = 2", "reservation {job}: version 4, its history has 3 events"),
     ("update reservation_event set ceiling = 99 where reservation_id = '{done}' and version = 2", "reservation {done}: its last event says settled, ceiling 99"),
@@ -223,7 +255,7 @@ async fn every_falsification_is_named() {
     let (database, ids) = books().await;
     let (verified, said) = differences(&database).await;
     assert!(said.is_empty(), "{said:#?}");
-    assert_eq!((verified.periods, verified.reservations), (4, 4));
+    assert_eq!((verified.periods, verified.reservations), (5, 5));
     unguarded(&database).await;
     with_slips(&database).await;
     let named = |text: &str| ids.iter().fold(text.to_owned(), |text, (name, id)| text.replace(name, id));
@@ -301,7 +333,7 @@ async fn the_command_says_it_with_its_exit_code() {
     };
     let (code, said, _) = run().await;
     assert_eq!((code, said.lines().count()), (Some(0), 1), "{said}");
-    assert!(said.starts_with("the books hold: 4 budget periods, "), "{said}");
+    assert!(said.starts_with("the books hold: 5 budget periods, "), "{said}");
 
     let day = &ids.iter().find(|(name, _)| *name == "{day}").unwrap().1;
     database
@@ -314,7 +346,7 @@ async fn the_command_says_it_with_its_exit_code() {
     let (code, said, told) = run().await;
     assert_eq!((code, said.lines().count()), (Some(1), 2), "{said}");
     assert!(said.lines().all(|line| line.contains(&format!("period {day}: entry 3 stores"))), "{said}");
-    assert!(told.contains("2 differences in 4 budget periods"), "{told}");
+    assert!(told.contains("2 differences in 5 budget periods"), "{told}");
 
     let nowhere =
         program(&["verify", "--database-url", "postgres://nobody@127.0.0.1:1/nothing"]).output().await.unwrap();

@@ -17,3 +17,11 @@ where 'NaN' in (estimate, ceiling, settled, in_flight, unknown_units, stated_out
                 reserved, liability)
    or least(estimate, ceiling, settled, in_flight, unknown_units, stated_outstanding, attempt_settled,
             reserved, liability) < 0
+union all
+select format('call %s of reservation %s: not all of its amounts are amounts', key, reservation_id)
+from call
+where 'NaN' in (units, coalesce(actual, 0)) or least(units, coalesce(actual, 0)) < 0
+union all
+select format('late usage %s: its amount is not an amount', id)
+from late_usage
+where units = 'NaN' or units < 0
