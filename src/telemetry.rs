@@ -1,11 +1,13 @@
 //! What is counted and how it is shown: Prometheus metrics and logs.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -40,6 +42,28 @@ struct Route {
     route: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OpenAt {
+    account: String,
+    budget: String,
+    member: String,
+    unit: String,
+    why: &'static str,
+}
+
+/// What one budget holds for one reason.
+pub(crate) struct Open {
+    /// Empty for a pool.
+    pub account: String,
+    pub budget: String,
+    /// Empty for the whole account.
+    pub member: String,
+    pub unit: String,
+    pub why: &'static str,
+    /// Metrics are floats; the exact amount is in the list of liabilities.
+    pub units: f64,
+}
+
 /// Everything that the service counts. Labels are bounded: operations and codes
 /// come from the policy and from the program, routes are patterns.
 pub struct Metrics {
@@ -50,6 +74,10 @@ pub struct Metrics {
     statements_retried: Family<ByReason, Counter>,
     requests: Family<ByRoute, Counter>,
     durations: Family<Route, Histogram>,
+    open_units: Family<OpenAt, Gauge<f64, AtomicU64>>,
+    late_usage: Gauge,
+    /// Held while the gauges are set anew or read.
+    shown: Mutex<()>,
 }
 
 impl Default for Metrics {
@@ -77,7 +105,30 @@ impl Default for Metrics {
             Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0])
         });
         registry.register("http_request_duration_seconds", "Time to the answer", durations.clone());
-        Self { registry, admissions, refusals, refusals_not_recorded, statements_retried, requests, durations }
+        let open_units = Family::default();
+        registry.register(
+            "open_units",
+            "Units that stay charged and need somebody, by budget (account empty: a pool) and reason",
+            open_units.clone(),
+        );
+        let late_usage = Gauge::default();
+        registry.register(
+            "late_usage_reports",
+            "Reports of usage that came too late to be charged",
+            late_usage.clone(),
+        );
+        Self {
+            registry,
+            admissions,
+            refusals,
+            refusals_not_recorded,
+            statements_retried,
+            requests,
+            durations,
+            open_units,
+            late_usage,
+            shown: Mutex::default(),
+        }
     }
 }
 
@@ -111,9 +162,20 @@ impl Metrics {
         self.durations.get_or_create(&Route { method, route }).observe(elapsed.as_secs_f64());
     }
 
+    /// Shows what is open as it is now.
+    pub(crate) fn show_open(&self, open: Vec<Open>, late_usage: i64) {
+        let _shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        self.open_units.clear();
+        for Open { account, budget, member, unit, why, units } in open {
+            self.open_units.get_or_create(&OpenAt { account, budget, member, unit, why }).set(units);
+        }
+        self.late_usage.set(late_usage);
+    }
+
     /// All of it in the Prometheus text format.
     #[must_use]
     pub fn text(&self) -> String {
+        let _shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);

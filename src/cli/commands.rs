@@ -162,7 +162,7 @@ pub(super) async fn verify(place: &Place) -> Result<(), Failure> {
 }
 
 /// A ledger for a command.
-async fn open(place: &Place) -> Result<(Home, Ledger), Failure> {
+pub(super) async fn open(place: &Place) -> Result<(Home, Ledger), Failure> {
     let home = Home::for_command(place).await?;
     let metrics: Arc<Metrics> = Metrics::new();
     let mut options = DatabaseOptions::new(&home.service_url);

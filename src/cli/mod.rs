@@ -1,6 +1,7 @@
 //! The command line: one file for each command that has more than a few lines.
 
 mod commands;
+mod fence;
 mod quickstart;
 mod serve;
 
@@ -64,6 +65,13 @@ enum Command {
     /// Make, list and revoke API keys.
     #[command(subcommand)]
     Keys(KeysCommand),
+    /// Fence in bulk what has been overdue for a stated time.
+    ///
+    /// Releases what abandoned work has not spent: only where the ledger is the enforcement point
+    /// (`enforcement: calls`), because there it knows what is outstanding and lets no more through.
+    /// What is outstanding stays charged. A holder that has renewed its lease in the meantime is
+    /// left alone. Every fence is in the audit log. Prints one line for each reservation.
+    Fence(fence::FenceArgs),
     /// Recompute every balance from the journal and check every invariant.
     ///
     /// Prints what differs; exit code 1 if anything does. Streams in constant memory, as of one
@@ -163,6 +171,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Keys(KeysCommand::Create(args)) => commands::create_key(args).await,
         Command::Keys(KeysCommand::List { database }) => commands::list_keys(&database.place()).await,
         Command::Keys(KeysCommand::Revoke { id, database }) => commands::revoke_key(&database.place(), id).await,
+        Command::Fence(args) => fence::fence(args).await,
         Command::Verify { database } => commands::verify(&database.place()).await,
         Command::Replay(args) => crate::replay::command(*args).await.map_err(Failure::from),
         Command::Openapi => {
@@ -189,6 +198,12 @@ fn expiry(text: &str) -> Result<DateTime<Utc>, String> {
         return Ok(time.with_timezone(&Utc));
     }
     let usage = || format!("{text:?} is neither a time like 2026-12-31T00:00:00Z nor a span like 90d, 12h or 30m");
+    span(text).ok().and_then(|span| Utc::now().checked_add_signed(span)).ok_or_else(usage)
+}
+
+/// A span of time.
+fn span(text: &str) -> Result<TimeDelta, String> {
+    let usage = || format!("{text:?} is no span like 90d, 12h or 30m");
     let unit = text.chars().next_back().ok_or_else(usage)?;
     let number = text.strip_suffix(unit).and_then(|number| number.parse::<u32>().ok()).ok_or_else(usage)?;
     let number = i64::from(number);
@@ -198,5 +213,5 @@ fn expiry(text: &str) -> Result<DateTime<Utc>, String> {
         'm' => TimeDelta::try_minutes(number),
         _ => None,
     };
-    span.and_then(|span| Utc::now().checked_add_signed(span)).ok_or_else(usage)
+    span.ok_or_else(usage)
 }

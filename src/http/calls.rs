@@ -316,16 +316,12 @@ fn by_worker(end: EndCall, body: EndCallBody) -> Result<EndCall, Problem> {
 
 /// An operator knows at most that nobody knows.
 fn by_operator(end: EndCall, body: EndCallBody) -> Result<EndCall, Problem> {
-    let given = [
-        ("attempt", body.attempt.is_some()),
-        ("units", body.units.is_some()),
-        ("quantities", body.quantities.is_some()),
-        ("reason", body.reason.is_some()),
-    ];
-    not_for(given, "a worker or finance")?;
+    not_for([("units", body.units.is_some()), ("quantities", body.quantities.is_some())], "a worker or finance")?;
+    not_for([("reason", body.reason.is_some())], "finance")?;
     let provider_request_id = optional("provider_request_id", body.provider_request_id)?;
+    let attempt = body.attempt.map(|token| plain("attempt", token, 1, MAX_TEXT)).transpose()?;
     match body.outcome {
-        Some(Outcome::Unknown) => Ok(EndCall { end: End::Unknown, provider_request_id, ..end }),
+        Some(Outcome::Unknown) => Ok(EndCall { attempt, end: End::Unknown, provider_request_id, ..end }),
         Some(Outcome::NotSent) => Err(Problem::invalid("outcome", "`not_sent` is for the worker that did not send it")),
         None => Err(Problem::invalid("outcome", "is missing: an operator can only say `unknown`")),
     }

@@ -70,13 +70,20 @@ pub(super) async fn ready(State(ledger): State<Ledger>) -> Response {
     }
 }
 
-/// What is counted, in the Prometheus text format.
+/// What is counted, in the Prometheus text format: also what is open, by account
+/// and budget, as the list of liabilities has it, at most some seconds old.
 #[utoipa::path(
     get, path = "/metrics", tag = "everyone", operation_id = "metrics",
     responses((status = 200, description = "The metrics", body = String, content_type = "application/openmetrics-text")),
     security(()),
 )]
 pub(super) async fn metrics(State(ledger): State<Ledger>) -> Response {
+    let context = Context { actor: "metrics".to_owned(), deadline: Instant::now() + READY_WITHIN };
+    // Without the database the counters are all there is to say; the gauges are
+    // as old as the last time.
+    if let Err(error) = ledger.show_open(&context).await {
+        tracing::warn!(%error, "what is open could not be counted");
+    }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], ledger.metrics().text()).into_response()
 }

@@ -82,6 +82,7 @@ impl Ledger {
     }
 }
 
-fn interval(span: TimeDelta) -> Result<PgInterval, Error> {
+/// A span as the database takes it.
+pub(super) fn interval(span: TimeDelta) -> Result<PgInterval, Error> {
     PgInterval::try_from(span).map_err(|error| Error::Unexpected(format!("{span} is no interval: {error}")))
 }

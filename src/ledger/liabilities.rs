@@ -1,17 +1,26 @@
 //! What is open and needs somebody: overdue work, and everything in liability.
 
-use chrono::{DateTime, Utc};
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
+use rust_decimal::prelude::ToPrimitive as _;
 use sqlx::types::Json;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::database::run;
-use super::reservations::{names, units};
+use super::fence::interval;
+use super::reservations::{Found, names, units};
 use super::{Context, Error, Ledger};
-use crate::model::Units;
 use crate::model::liability::{Parts, Why};
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
 use crate::model::role::Accounts;
+use crate::model::{Name, Units};
+use crate::telemetry::Open;
+
+/// How long a count for the metrics is good for.
+const COUNTED_FOR: Duration = Duration::from_secs(5);
 
 /// A reservation that needs somebody.
 #[derive(Debug, Clone)]
@@ -48,6 +57,19 @@ pub struct Filter {
     pub accounts: Accounts,
     /// Only what is open for this reason.
     pub why: Option<Why>,
+    /// Only those after this one in the list.
+    pub after: Option<Uuid>,
+    /// At most so many.
+    pub limit: i64,
+}
+
+/// Abandoned work where the ledger is the enforcement point.
+#[derive(Debug, Clone)]
+pub struct Overdue {
+    /// For how long its lease has run out.
+    pub at_least: TimeDelta,
+    /// Only at this provider.
+    pub provider: Option<Name>,
     /// Only those after this one in the list.
     pub after: Option<Uuid>,
     /// At most so many.
@@ -104,6 +126,40 @@ impl Ledger {
             .collect()
     }
 
+    /// Active reservations whose lease ran out at least so long ago, of providers
+    /// whose calls the ledger admits, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// The world.
+    pub async fn overdue(&self, context: &Context, overdue: &Overdue) -> Result<Vec<Reservation>, Error> {
+        let at_least = interval(overdue.at_least)?;
+        let rows = run!(self.database, context, |connection| {
+            sqlx::query_as!(
+                Found,
+                r#"select reservation_json(r) as "record!: Json<Record>",
+                          reservation_periods(r) as "budgets!: Json<Vec<ChargedPeriod>>",
+                          clock.at as "at!"
+                   from reservation r
+                   cross join (select ledger_clock() as at) clock
+                   where r.state = 'active'
+                     and r.enforcement = 'calls'
+                     and r.lease_expires_at <= clock.at - $1::interval
+                     and ($2::text is null or r.provider = $2)
+                     and ($3::uuid is null or r.id > $3)
+                   order by r.id
+                   limit $4"#,
+                at_least,
+                overdue.provider.as_ref().map(Name::as_str),
+                overdue.after,
+                overdue.limit
+            )
+            .fetch_all(&mut *connection)
+            .await
+        })?;
+        Ok(rows.into_iter().map(Reservation::from).collect())
+    }
+
     /// The sums of what such reservations hold, for each budget of these accounts
     /// and for each pool.
     ///
@@ -118,6 +174,37 @@ impl Ledger {
                 .await
         })?;
         rows.into_iter().map(Total::try_from).collect()
+    }
+}
+
+impl Ledger {
+    /// Shows the totals of what is open in the metrics. Counted at most once in
+    /// some seconds, however often it is asked.
+    ///
+    /// # Errors
+    ///
+    /// The world.
+    pub async fn show_open(&self, context: &Context) -> Result<(), Error> {
+        // Whoever comes while somebody counts shows what was counted before.
+        let Ok(mut counted) = self.counted.try_lock() else { return Ok(()) };
+        if counted.is_some_and(|at| at.elapsed() < COUNTED_FOR) {
+            return Ok(());
+        }
+        let totals = self.liability_totals(context, &Accounts::All).await?;
+        let late_usage = self.late_usage_count(context, &Accounts::All).await?;
+        let open = totals.iter().flat_map(|total| {
+            total.parts.each().into_iter().filter(|(_, units)| !units.is_zero()).map(|(why, units)| Open {
+                account: total.account.clone().unwrap_or_default(),
+                budget: total.budget.clone(),
+                member: total.member.clone().unwrap_or_default(),
+                unit: total.unit.clone(),
+                why: why.as_str(),
+                units: units.get().to_f64().unwrap_or(f64::MAX),
+            })
+        });
+        self.metrics.show_open(open.collect(), late_usage);
+        *counted = Some(Instant::now());
+        Ok(())
     }
 }
 

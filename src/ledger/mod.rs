@@ -39,6 +39,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 pub use database::{Context, Database, DatabaseOptions};
 pub use error::Error;
@@ -60,6 +61,8 @@ pub struct Ledger {
     reading: Arc<Mutex<()>>,
     refusals: Recorder,
     metrics: Arc<Metrics>,
+    /// When what is open was last counted for the metrics; held while it is.
+    counted: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Ledger {
@@ -77,6 +80,7 @@ impl Ledger {
             reading: Arc::default(),
             refusals,
             metrics,
+            counted: Arc::default(),
         })
     }
 

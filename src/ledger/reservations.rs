@@ -31,10 +31,11 @@ pub struct Filter {
     pub limit: i64,
 }
 
-struct Row {
-    record: Json<Record>,
-    budgets: Json<Vec<ChargedPeriod>>,
-    at: DateTime<Utc>,
+/// A reservation as statements that only look have it.
+pub(super) struct Found {
+    pub record: Json<Record>,
+    pub budgets: Json<Vec<ChargedPeriod>>,
+    pub at: DateTime<Utc>,
 }
 
 struct KeyRow {
@@ -44,8 +45,8 @@ struct KeyRow {
     pricing: Json<Pricing>,
 }
 
-impl From<Row> for Reservation {
-    fn from(row: Row) -> Self {
+impl From<Found> for Reservation {
+    fn from(row: Found) -> Self {
         Self { record: row.record.0, budgets: row.budgets.0, at: row.at }.without_token()
     }
 }
@@ -60,7 +61,7 @@ impl Ledger {
         let names = names(accounts);
         let found = run!(self.database, context, |connection| {
             sqlx::query_as!(
-                Row,
+                Found,
                 r#"select reservation_json(r) as "record!: Json<Record>",
                           reservation_periods(r) as "budgets!: Json<Vec<ChargedPeriod>>",
                           ledger_clock() as "at!"
@@ -97,7 +98,7 @@ impl Ledger {
         let names = names(&filter.accounts);
         let rows = run!(self.database, context, |connection| {
             sqlx::query_as!(
-                Row,
+                Found,
                 r#"select reservation_json(r) as "record!: Json<Record>",
                           reservation_periods(r) as "budgets!: Json<Vec<ChargedPeriod>>",
                           clock.at as "at!"
