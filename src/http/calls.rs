@@ -28,8 +28,8 @@ use crate::model::role::Role;
 pub(super) struct CallBody {
     /// The token of the current attempt.
     attempt: String,
-    /// The client's own key for the call: 1 to 255 visible ASCII characters, once
-    /// for each reservation.
+    /// The client's own key for the call: 1 to 255 visible ASCII characters, not `.`
+    /// or `..`, once for each reservation.
     #[schema(min_length = 1, max_length = 255)]
     call: String,
     /// The most that it may cost.
@@ -221,7 +221,7 @@ pub(super) async fn admit(
         account,
         id,
         attempt: plain("attempt", body.attempt, 1, MAX_TEXT)?,
-        call: visible("call", body.call.as_bytes())?,
+        call: key(&body.call)?,
         most: stated(usage(body.units, body.quantities)?)?,
         extend: body.extend.unwrap_or(false),
     };
@@ -293,6 +293,15 @@ pub(super) async fn list(
         .await
         .map_err(|error| caller.problem(error))?;
     Ok(axum::Json(page.of(calls, |call| call.id)))
+}
+
+/// The client's own key for a call. It becomes a segment of a path, where a dot or
+/// two mean something else to whoever sends it.
+fn key(call: &str) -> Result<String, Problem> {
+    if matches!(call, "." | "..") {
+        return Err(Problem::invalid("call", "must not be a dot or two: it could not be named in a path"));
+    }
+    visible("call", call.as_bytes())
 }
 
 fn stated(usage: Option<Usage>) -> Result<Usage, Problem> {

@@ -28,6 +28,8 @@ wanted as materialized (
                when (k.r).state <> 'active' then 'not_active'
                when (k.r).enforcement <> 'calls' then 'not_by_calls'
                when (k.r).settled + outstanding_units(k.r) + k.units <= (k.r).ceiling then 'admitted'
+               when k.extend and (k.r).settled + outstanding_units(k.r) + k.units > 9999999999999999.999999999999
+                   then 'out_of_range'
                when k.extend then 'asked'
                else 'ceiling_reached'
            end as outcome

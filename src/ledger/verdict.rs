@@ -78,6 +78,7 @@ impl Concluded {
                 "outstanding",
                 "the ledger computes it: this provider's calls are admitted by the ledger",
             )),
+            "out_of_range" => Some(Refusal::invalid("units", "would take a balance out of range")),
             _ => None,
         }
     }
