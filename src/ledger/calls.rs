@@ -168,7 +168,7 @@ impl Ledger {
         let concluded = self.conclude(context, target, ask.attempt.as_deref(), sent).await?;
         let refusal = match (concluded.outcome.as_str(), concluded.refusal()) {
             ("ended" | "repeated", _) => return self.call(concluded, "the end of a call"),
-            ("no_call", _) => return Err(Refusal::NotFound("call").into()),
+            ("no_call", _) => Refusal::NotFound("call"),
             ("call_already_settled", _) => {
                 let settled = concluded.seen.call.as_ref().and_then(recorded);
                 Refusal::Conflict(Conflict::CallAlreadySettled { settled })
