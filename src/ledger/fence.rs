@@ -6,7 +6,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::database::run;
-use super::verdict::{Seen, Verdict};
+use super::verdict::{Seen, Verdict, out_of_range_is_about};
 use super::{Context, Error, Ledger};
 use crate::model::evidence::Evidence;
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
@@ -68,6 +68,7 @@ impl Ledger {
             .fetch_optional(&mut *connection)
             .await
         });
+        let sent = out_of_range_is_about("outstanding", sent);
         let concluded = self.conclude(context, (&fence.account, fence.id), None, sent).await?;
         let not_overdue = concluded.outcome == "not_overdue";
         match (concluded.outcome.as_str(), concluded.refusal()) {

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::attempts::new_token;
 use super::charges::seconds_until;
 use super::database::run;
-use super::verdict::{Seen, Verdict};
+use super::verdict::{Seen, Verdict, out_of_range_is_about};
 use super::{Context, Error, Ledger};
 use crate::model::evidence::Evidence;
 use crate::model::refusal::Conflict;
@@ -75,6 +75,7 @@ impl Ledger {
             .fetch_optional(&mut *connection)
             .await
         });
+        let sent = out_of_range_is_about("outstanding", sent);
         // The token of a repeat is the one that was made before.
         let issued = match &sent {
             Ok(Some(verdict)) if matches!(verdict.outcome.as_str(), "taken_over" | "repeated") => {

@@ -22,7 +22,7 @@ decided_at as materialized (
 verdict as materialized (
     select l.*, d.at,
            case
-               when (l.r).attempt_number = l.previous + 1 and (l.r).attempt_holder = l.holder then 'repeated'
+               when (l.r).attempt_number - 1 = l.previous and (l.r).attempt_holder = l.holder then 'repeated'
                when (l.r).attempt_number is distinct from l.previous then 'stale_attempt'
                when (l.r).state <> 'active' then 'not_active'
                when not l.force and (l.r).lease_expires_at > d.at then 'lease_current'

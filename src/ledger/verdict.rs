@@ -89,6 +89,16 @@ impl Concluded {
     }
 }
 
+/// What the database found out of range, said of the field that was too large.
+pub(super) fn out_of_range_is_about<T>(field: &str, sent: Result<T, Error>) -> Result<T, Error> {
+    match sent {
+        Err(Error::Refused(Refusal::Invalid(_))) => {
+            Err(Refusal::invalid(field, "would take a balance out of range").into())
+        }
+        other => other,
+    }
+}
+
 impl Ledger {
     /// Reads a verdict and does what follows from any release. `token` is what
     /// the caller has presented as its attempt.
