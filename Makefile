@@ -19,7 +19,7 @@ run: postgres ## Start the service on its own Postgres, with keys and curl lines
 	./target/release/spend-ledger serve --policy policy.example.yaml --quickstart
 
 test: postgres ## Run all tests
-	$(CARGO) test --locked
+	$(CARGO) test --locked --workspace
 
 replay: postgres ## Replay the sample trace against a service of its own
 	$(CARGO) build --release --locked
@@ -28,13 +28,13 @@ replay: postgres ## Replay the sample trace against a service of its own
 check: fmt clippy doc sqlx-check ## Everything that CI checks besides the tests
 
 fmt:
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 
 clippy:
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
 sqlx: ## Write .sqlx anew after a change of a statement or a migration
 	scripts/sqlx-prepare

@@ -1,0 +1,9 @@
+//! The library against a small service that follows the contract.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod calls;
+mod leases;
+mod lost_answers;
+mod reserving;
+mod support;
