@@ -1,12 +1,10 @@
 //! The options of `spend-ledger replay`, each parsed into what cannot be wrong.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use reqwest::Url;
-use reqwest::header::HeaderValue;
+use spend_ledger_client::{Key, ServiceUrl};
 
 use crate::model::{Name, Units};
 
@@ -142,15 +140,6 @@ pub struct ReplayArgs {
 /// Why an option is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
-    /// Not a URL at all.
-    #[error("is not a URL such as http://127.0.0.1:8080")]
-    NotUrl,
-    /// A URL of another scheme, or with a query or a fragment.
-    #[error("must be a plain http:// address without query and fragment (TLS is not spoken here)")]
-    NotPlainHttp,
-    /// A key with characters that no header can carry.
-    #[error("must be visible ASCII characters, as the key was printed")]
-    Key,
     /// A run name that no key could be made of.
     #[error("must be 1 to 64 characters of A-Z a-z 0-9 . _ : @ / -")]
     Run,
@@ -163,55 +152,6 @@ pub enum ArgumentError {
     /// A time that is not written as a number and s, m or h.
     #[error("must be a whole number and s, m or h, such as 60s, and at most 24h")]
     Time,
-}
-
-/// Where the service answers. Always an `http` address that paths can be put behind.
-#[derive(Debug, Clone)]
-pub struct ServiceUrl(Url);
-
-impl ServiceUrl {
-    /// The address of a resource. Each segment is escaped as a whole: an
-    /// account's name may contain `/`.
-    pub(super) fn path(&self, segments: &[&str]) -> Url {
-        let mut url = self.0.clone();
-        if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty().extend(segments);
-        }
-        url
-    }
-}
-
-impl FromStr for ServiceUrl {
-    type Err = ArgumentError;
-
-    fn from_str(text: &str) -> Result<Self, ArgumentError> {
-        let url = Url::parse(text).map_err(|_| ArgumentError::NotUrl)?;
-        let plain = url.scheme() == "http" && url.query().is_none() && url.fragment().is_none();
-        if plain { Ok(Self(url)) } else { Err(ArgumentError::NotPlainHttp) }
-    }
-}
-
-impl fmt::Display for ServiceUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.as_str())
-    }
-}
-
-/// The API key, kept as the header it is sent in. Shown as `Sensitive`.
-#[derive(Debug, Clone)]
-pub struct Key(pub(super) HeaderValue);
-
-impl FromStr for Key {
-    type Err = ArgumentError;
-
-    fn from_str(text: &str) -> Result<Self, ArgumentError> {
-        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(ArgumentError::Key);
-        }
-        let mut header = HeaderValue::from_str(&format!("Bearer {text}")).map_err(|_| ArgumentError::Key)?;
-        header.set_sensitive(true);
-        Ok(Self(header))
-    }
 }
 
 /// The name of a run: a short [`Name`], so that with prefix and row number it is
@@ -326,21 +266,5 @@ mod tests {
         for text in ["60", "s", "1.5s", "25h", "-1s", "1 s", "99999999999999999999s"] {
             assert_eq!(parse_time(text), Err(ArgumentError::Time), "{text}");
         }
-    }
-
-    #[test]
-    fn names_with_slashes_stay_one_segment() {
-        let url = ServiceUrl::from_str("http://127.0.0.1:8080/ledger/").unwrap();
-        let budgets = url.path(&["v1", "accounts", "eu/north star", "budgets"]);
-        assert_eq!(budgets.as_str(), "http://127.0.0.1:8080/ledger/v1/accounts/eu%2Fnorth%20star/budgets");
-        assert!(ServiceUrl::from_str("https://ledger.example").is_err());
-        assert!(ServiceUrl::from_str("ledger").is_err());
-    }
-
-    #[test]
-    fn a_key_is_never_shown() {
-        let key = Key::from_str("sl_secret").unwrap();
-        assert!(!format!("{key:?}").contains("secret"));
-        assert!(Key::from_str("sl secret").is_err());
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::args::Share;
-use super::client::Kind;
+use super::worker::Kind;
 
 /// The longest that a worker whose answer gets lost waits before it hangs up. A
 /// local service mostly answers sooner, and then the answer is thrown away; a slow
@@ -39,7 +39,7 @@ impl Choices {
 }
 
 /// The finaliser of splitmix64: spreads any number evenly over all of them.
-pub(super) fn mix(number: u64) -> u64 {
+fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -3,13 +3,12 @@
 //!
 //! One task reads the trace and starts a worker for each row when it is due and
 //! one of `--concurrency` places is free; each worker lives its row's life
-//! (`worker`) through requests that are repeated until they are answered
-//! (`client`). What each did is counted (`tally`) and printed (`report`). This
+//! (`worker`) through the workers' own library, whose requests are repeated until
+//! they are answered. What each did is counted (`tally`) and printed (`report`). This
 //! room knows the service by its HTTP interface only, as any worker does.
 
 mod args;
 mod choices;
-mod client;
 #[cfg(test)]
 mod fake;
 mod progress;
@@ -30,17 +29,16 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-pub use args::{ArgumentError, Key, ReplayArgs, RunName, ServiceUrl, Share, SpeedUp};
+pub use args::{ArgumentError, ReplayArgs, RunName, Share, SpeedUp};
 pub use summary::{Book, Latencies, Latency, Stopped, Summary, Tokens};
 pub use trace::TraceError;
 
 use crate::model::Units;
 use crate::model::amount::AmountError;
-use client::Kind;
 use progress::Progress;
 use tally::Tally;
 use trace::{Row, Trace};
-use worker::{End, Fleet, RowReport};
+use worker::{End, Fleet, Kind, RowReport};
 
 /// Rows that are read ahead of the workers.
 const READ_AHEAD: usize = 64;
@@ -96,8 +94,8 @@ pub enum ReplayError {
     #[error("no random numbers for the name of the run: {0}")]
     Random(#[from] getrandom::Error),
     /// No HTTP client.
-    #[error("cannot set up the HTTP client: {0}")]
-    Client(#[from] reqwest::Error),
+    #[error(transparent)]
+    Client(#[from] spend_ledger_client::BuildError),
     /// No histogram.
     #[error("cannot set up the statistics: {0}")]
     Statistics(#[from] hdrhistogram::CreationError),

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use hdrhistogram::{CreationError, Histogram};
 use serde::Deserialize;
+use spend_ledger_client::wire::Exchange;
 
 use super::ReplayError;
-use super::client::{Exchange, Kind};
 use super::summary::{Book, Latencies, Latency, Summary};
-use super::worker::{End, RowReport, told};
+use super::worker::{End, Kind, RowReport, told};
 use crate::model::Units;
 
 /// The slowest answer that is told apart: ten minutes, in microseconds.

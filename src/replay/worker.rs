@@ -2,18 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use reqwest::header::HeaderValue;
 use serde::{Deserialize, Serialize};
+use spend_ledger_client::wire::{Answer, Exchange, Patience, Request, Wire};
+use spend_ledger_client::{BuildError, ServiceUrl};
 
-use super::args::{ReplayArgs, RunName, ServiceUrl};
-use super::choices::{Choices, mix};
-use super::client::{Answer, Client, Exchange, Kind, Request};
+use super::args::{ReplayArgs, RunName};
+use super::choices::Choices;
 use super::trace::Row;
 use crate::model::{Name, Units};
 
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Reserve,
+    Extend,
+    Settle,
+    Books,
+}
+
 /// What all workers of a run have in common.
 pub(super) struct Fleet {
-    pub(super) client: Client,
+    wire: Wire,
     pub(super) choices: Choices,
     pub(super) run: RunName,
     url: ServiceUrl,
@@ -106,10 +115,11 @@ struct SettleBody<'a> {
 }
 
 impl Fleet {
-    pub(super) fn new(args: &ReplayArgs, run: RunName) -> Result<Self, reqwest::Error> {
+    pub(super) fn new(args: &ReplayArgs, run: RunName) -> Result<Self, BuildError> {
         let names = [args.prompt_quantity.clone(), args.output_quantity.clone()];
+        let patience = Patience { retry_for: args.retry_for, ..Patience::default() };
         Ok(Self {
-            client: Client::new(args)?,
+            wire: Wire::new(&args.key, patience)?,
             choices: Choices { seed: args.seed, lost: args.lost_share, small: args.extend_share },
             run,
             url: args.url.clone(),
@@ -123,8 +133,7 @@ impl Fleet {
     /// The budgets of the account.
     pub(super) async fn books(&self) -> Exchange {
         let url = self.url.path(&["v1", "accounts", self.account.as_str(), "budgets"]);
-        let (kind, spread) = (Kind::Books, self.choices.seed);
-        self.client.send(&Request { kind, url, key: None, body: None, loses_answer: None, spread }).await
+        self.wire.send(&Request::get(url)).await
     }
 
     /// Lives the life of one row's worker.
@@ -196,8 +205,7 @@ impl Fleet {
             holder: &name,
             reference: &name,
         };
-        let key = HeaderValue::from_str(&name).map_err(|error| End::Failed(error.to_string()))?;
-        let answer = self.post(row, Kind::Reserve, &["v1", "reservations"], Some(key), &body, report).await?;
+        let answer = self.post(row, Kind::Reserve, &["v1", "reservations"], Some(&name), &body, report).await?;
         if !answer.is_success() {
             let problem = answer.problem();
             let code = problem.code.as_deref().unwrap_or_default();
@@ -243,27 +251,23 @@ impl Fleet {
         row: &Row,
         kind: Kind,
         path: &[&str],
-        key: Option<HeaderValue>,
+        key: Option<&str>,
         body: &impl Serialize,
         report: &mut RowReport,
     ) -> Result<Answer, End> {
-        let body = serde_json::to_vec(body).map_err(|error| End::Failed(error.to_string()))?;
-        let exchange = self
-            .client
-            .send(&Request {
-                kind,
-                url: self.url.path(path),
-                key,
-                body: Some(body),
-                loses_answer: self.choices.loses_answer(row.number, kind),
-                spread: mix(self.choices.seed ^ mix(row.number)),
-            })
-            .await;
+        let body = serde_json::to_value(body).map_err(|error| End::Failed(error.to_string()))?;
+        let lost = self.choices.loses_answer(row.number, kind);
+        let request = Request::post(self.url.path(path), &body).hang_up_after(lost);
+        let request = match key {
+            Some(key) => request.with_key(key).map_err(|error| End::Failed(error.to_string()))?,
+            None => request,
+        };
+        let exchange = self.wire.send(&request).await;
         let micros = exchange.outcome.as_ref().ok().map(|answer| {
             // 64 bits of microseconds are half a million years.
             u64::try_from(answer.latency.as_micros()).unwrap_or(u64::MAX)
         });
-        let Exchange { kind, tries, lost, outcome } = exchange;
+        let Exchange { tries, lost, outcome } = exchange;
         report.exchanges.push(Exchanged { kind, tries, lost, micros });
         outcome.map_err(|reason| End::Failed(format!("{}: {reason}", verb(kind))))
     }
