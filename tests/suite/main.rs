@@ -12,6 +12,7 @@ mod contract;
 mod crashes;
 mod faults;
 mod identity;
+mod library;
 mod overdue;
 mod periods;
 mod plans;
