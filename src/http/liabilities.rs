@@ -99,7 +99,7 @@ impl From<Total> for TotalView {
 /// A page of what is open, with the totals of all of it.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Liabilities {
-    /// The reservations, oldest first.
+    /// The reservations; what has been open for longest is first.
     items: Vec<LiabilityView>,
     /// For each budget and pool, over all that is open (of the account that was
     /// asked for), not only this page and reason.
@@ -111,7 +111,7 @@ pub(super) struct Liabilities {
     next_cursor: Option<String>,
 }
 
-/// What is open and needs somebody, oldest first: overdue work, and everything in
+/// What is open and needs somebody, by age: overdue work, and everything in
 /// liability, with the reasons and the totals.
 #[utoipa::path(
     get, path = "/v1/liabilities", tag = "finance", operation_id = "listLiabilities",
@@ -133,7 +133,7 @@ pub(super) async fn list(
     let found = ledger.liabilities(context, &filter).await.map_err(problem)?;
     let totals = ledger.liability_totals(context, &accounts).await.map_err(problem)?;
     let late_usage = ledger.late_usage_count(context, &accounts).await.map_err(problem)?;
-    let List { items, next_cursor } = page.of(found, |liability| liability.reservation.record.id);
+    let List { items, next_cursor } = page.of(found, |liability| (liability.since, liability.reservation.record.id));
     Ok(axum::Json(Liabilities {
         items,
         totals: totals.into_iter().map(TotalView::from).collect(),

@@ -4,6 +4,7 @@ use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
@@ -69,15 +70,46 @@ impl<S: Send + Sync> FromRequestParts<S> for Segments {
     }
 }
 
+/// Where in a list something stands.
+pub(super) trait Position: Sized {
+    /// As bytes, for a cursor.
+    fn bytes(&self) -> Vec<u8>;
+    /// From the bytes of a cursor.
+    fn read(bytes: &[u8]) -> Option<Self>;
+}
+
+/// In a list by id.
+impl Position for Uuid {
+    fn bytes(&self) -> Vec<u8> {
+        self.as_bytes().to_vec()
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        Self::from_slice(bytes).ok()
+    }
+}
+
+/// In a list by time, to the microsecond, and id.
+impl Position for (DateTime<Utc>, Uuid) {
+    fn bytes(&self) -> Vec<u8> {
+        [self.0.timestamp_micros().to_be_bytes().as_slice(), self.1.as_bytes()].concat()
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (time, id) = bytes.split_first_chunk::<8>()?;
+        Some((DateTime::from_timestamp_micros(i64::from_be_bytes(*time))?, Uuid::from_slice(id).ok()?))
+    }
+}
+
 /// Where a page begins and how long it is.
-pub(super) struct Page {
+pub(super) struct Page<P = Uuid> {
     /// Where the page before this one ended.
-    pub at: Option<Uuid>,
+    pub at: Option<P>,
     /// At most so many.
     pub limit: i64,
 }
 
-impl Page {
+impl<P: Position> Page<P> {
     /// Reads the two parameters of every list.
     pub(super) fn new(limit: Option<i64>, cursor: Option<&str>) -> Result<Self, Problem> {
         let limit = limit.unwrap_or(DEFAULT_LIMIT);
@@ -88,8 +120,8 @@ impl Page {
             None | Some("") => None,
             Some(cursor) => {
                 let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
-                let id = bytes.and_then(|bytes| Uuid::from_slice(&bytes).ok());
-                Some(id.ok_or_else(|| Problem::invalid("cursor", "is not a cursor of this list"))?)
+                let position = bytes.and_then(|bytes| P::read(&bytes));
+                Some(position.ok_or_else(|| Problem::invalid("cursor", "is not a cursor of this list"))?)
             }
         };
         Ok(Self { at, limit })
@@ -101,16 +133,16 @@ impl Page {
     }
 
     /// The page, from `probe()` items.
-    pub(super) fn of<T, V: From<T>>(&self, items: Vec<T>, id: impl Fn(&T) -> Uuid) -> List<V> {
+    pub(super) fn of<T, V: From<T>>(&self, items: Vec<T>, position: impl Fn(&T) -> P) -> List<V> {
         let length = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let more = items.len() > length;
         let mut last = None;
         let mut views = Vec::new();
         for item in items.into_iter().take(length) {
-            last = Some(id(&item));
+            last = Some(position(&item));
             views.push(V::from(item));
         }
-        let next_cursor = last.filter(|_| more).map(|id| URL_SAFE_NO_PAD.encode(id.as_bytes()));
+        let next_cursor = last.filter(|_| more).map(|last| URL_SAFE_NO_PAD.encode(last.bytes()));
         List { items: views, next_cursor }
     }
 }

@@ -57,8 +57,8 @@ pub struct Filter {
     pub accounts: Accounts,
     /// Only what is open for this reason.
     pub why: Option<Why>,
-    /// Only those after this one in the list.
-    pub after: Option<Uuid>,
+    /// Only those after this one in the list: since when it is open, and its id.
+    pub after: Option<(DateTime<Utc>, Uuid)>,
     /// At most so many.
     pub limit: i64,
 }
@@ -98,7 +98,7 @@ struct TotalRow {
 }
 
 impl Ledger {
-    /// Reservations that need somebody, oldest first.
+    /// Reservations that need somebody; what has been open for longest is first.
     ///
     /// # Errors
     ///
@@ -111,7 +111,8 @@ impl Ledger {
                 "src/ledger/liabilities.sql",
                 accounts.as_deref(),
                 filter.why.map(Why::as_str),
-                filter.after,
+                filter.after.map(|(since, _)| since),
+                filter.after.map(|(_, id)| id),
                 filter.limit
             )
             .fetch_all(&mut *connection)
