@@ -6,9 +6,9 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::answers::OnReservation;
-use super::body::{Amount, Json};
+use super::body::{Amount, Json, Object};
 use super::caller::Caller;
-use super::fence::{EvidenceBody, number};
+use super::fence::{EvidenceBody, evidence, number};
 use super::lists::Segment;
 use super::problem::{Problem, ProblemDetails};
 use super::reservations::own;
@@ -45,7 +45,8 @@ pub(super) struct TakeOverBody {
     lease_seconds: Option<i32>,
     /// Why the earlier attempt cannot spend more; needed where the ledger cannot
     /// stop it (`worker` enforcement).
-    evidence: Option<EvidenceBody>,
+    #[schema(value_type = Option<EvidenceBody>)]
+    evidence: Option<Object<EvidenceBody>>,
     /// What the earlier attempt may have spent in total, what it has reported
     /// included; left out, everything. Where the ledger admits the calls (`calls`
     /// enforcement) it knows by itself.
@@ -119,7 +120,7 @@ pub(super) async fn take_over(
         previous: number("previous", body.previous)?,
         holder: holder(body.holder)?,
         lease_seconds: lease(body.lease_seconds)?,
-        evidence: body.evidence.map(EvidenceBody::read).transpose()?,
+        evidence: evidence(body.evidence)?,
         outstanding: body.outstanding.map(|amount| amount.0),
         force,
     };

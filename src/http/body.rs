@@ -164,6 +164,29 @@ where
     }
 }
 
+/// A JSON object inside another. (A derived shape would also take its fields from an
+/// array, by position.)
+#[derive(Debug)]
+pub(super) struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Reader<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, access: A) -> Result<T, A::Error> {
+                T::deserialize(serde::de::value::MapAccessDeserializer::new(access))
+            }
+        }
+        deserializer.deserialize_map(Reader(PhantomData)).map(Self)
+    }
+}
+
 /// A time in RFC 3339. (The type's own reading also takes years that the database
 /// does not have.)
 #[derive(Debug, Clone, Copy)]

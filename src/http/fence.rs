@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::answers::OnReservation;
-use super::body::{Amount, Json};
+use super::body::{Amount, Json, Object};
 use super::caller::Caller;
 use super::lists::Segment;
 use super::problem::{Problem, ProblemDetails};
@@ -28,10 +28,12 @@ pub(super) struct EvidenceBody {
     detail: Option<String>,
 }
 
-impl EvidenceBody {
-    pub(super) fn read(self) -> Result<Evidence, Problem> {
-        Ok(Evidence { kind: self.kind, detail: optional("evidence.detail", self.detail)? })
-    }
+/// The evidence, if there is any.
+pub(super) fn evidence(body: Option<Object<EvidenceBody>>) -> Result<Option<Evidence>, Problem> {
+    body.map(|Object(EvidenceBody { kind, detail })| {
+        Ok(Evidence { kind, detail: optional("evidence.detail", detail)? })
+    })
+    .transpose()
 }
 
 /// A request to fence.
@@ -43,7 +45,8 @@ pub(super) struct FenceBody {
     attempt_number: i32,
     /// Why that attempt cannot spend more; needed where the ledger cannot stop it
     /// (`worker` enforcement).
-    evidence: Option<EvidenceBody>,
+    #[schema(value_type = Option<EvidenceBody>)]
+    evidence: Option<Object<EvidenceBody>>,
     /// What it may have spent beyond what is settled; left out, everything that it
     /// had. Where the ledger admits the calls (`calls` enforcement) it knows by
     /// itself.
@@ -88,7 +91,7 @@ pub(super) async fn fence(
         account,
         id,
         attempt_number: number("attempt_number", body.attempt_number)?,
-        evidence: body.evidence.map(EvidenceBody::read).transpose()?,
+        evidence: evidence(body.evidence)?,
         outstanding: body.outstanding.map(|amount| amount.0),
         overdue_for: None,
     };

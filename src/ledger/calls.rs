@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::database::run;
 use super::extend::extension_refusal;
 use super::settle::Usage;
-use super::verdict::{Concluded, Seen, Verdict};
+use super::verdict::{Concluded, Seen, Target, Verdict};
 use super::{Context, Error, Ledger};
 use crate::model::call::{CallRecord, CallState};
 use crate::model::refusal::Conflict;
@@ -86,7 +86,7 @@ impl Ledger {
     pub async fn admit_call(&self, context: &Context, ask: &AdmitCall) -> Result<Call, Error> {
         let units = match &ask.most {
             Usage::Units(units) => *units,
-            Usage::Quantities(quantities) => self.call_units(context, (&ask.account, ask.id), quantities).await?,
+            Usage::Quantities(quantities) => self.call_units(context, target_of(ask), quantities).await?,
         };
         let mut concluded = self.admit_once(context, ask, units).await?;
         if self.gave_back_carried(context, &concluded).await? {
@@ -128,7 +128,7 @@ impl Ledger {
             .fetch_optional(&mut *connection)
             .await
         });
-        self.conclude(context, (&ask.account, ask.id), Some(&ask.attempt), sent).await
+        self.conclude(context, target_of(ask), sent).await
     }
 
     /// Ends a call. The same again changes nothing. Usage that comes too late to be
@@ -140,7 +140,7 @@ impl Ledger {
     /// `CallAlreadySettled`, `AlreadySettled` of the reservation, usage that is
     /// invalid or beyond the range of the columns, or the world.
     pub async fn end_call(&self, context: &Context, ask: &EndCall) -> Result<Call, Error> {
-        let target = (&ask.account, ask.id);
+        let target = Target { account: &ask.account, id: ask.id, token: ask.attempt.as_deref() };
         let (becomes, units) = match &ask.end {
             End::Settled(usage) => (CallState::Settled, Some(self.actual_units(context, target, usage).await?)),
             End::Unknown => (CallState::Unknown, None),
@@ -165,7 +165,7 @@ impl Ledger {
             .fetch_optional(&mut *connection)
             .await
         });
-        let concluded = self.conclude(context, target, ask.attempt.as_deref(), sent).await?;
+        let concluded = self.conclude(context, target, sent).await?;
         let refusal = match (concluded.outcome.as_str(), concluded.refusal()) {
             ("ended" | "repeated", _) => return self.call(concluded, "the end of a call"),
             ("no_call", _) => Refusal::NotFound("call"),
@@ -189,10 +189,10 @@ impl Ledger {
     async fn call_units(
         &self,
         context: &Context,
-        target: (&Name, Uuid),
+        target: Target<'_>,
         quantities: &BTreeMap<Name, Units>,
     ) -> Result<Units, Error> {
-        match self.pricing_of(context, target.0, target.1).await?.of_call(quantities) {
+        match self.pricing_of(context, target.account, target.id).await?.of_call(quantities) {
             Ok(units) => Ok(units),
             Err(refusal) => Err(self.refuse(context, target, refusal).await),
         }
@@ -231,6 +231,10 @@ impl Ledger {
         })?;
         Ok(calls.into_iter().map(|call| call.0).collect())
     }
+}
+
+fn target_of(ask: &AdmitCall) -> Target<'_> {
+    Target { account: &ask.account, id: ask.id, token: Some(&ask.attempt) }
 }
 
 /// What was recorded as the usage of a call that has ended.

@@ -5,7 +5,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::database::run;
-use super::verdict::{Seen, Verdict};
+use super::verdict::{Seen, Target, Verdict};
 use super::{Context, Error, Ledger};
 use crate::model::Name;
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
@@ -42,7 +42,8 @@ impl Ledger {
             .fetch_optional(&mut *connection)
             .await
         });
-        let concluded = self.conclude(context, (&cancel.account, cancel.id), None, sent).await?;
+        let concluded =
+            self.conclude(context, Target { account: &cancel.account, id: cancel.id, token: None }, sent).await?;
         match concluded.outcome.as_str() {
             "cancelled" | "unchanged" => Ok(concluded.reservation),
             _ => Err(concluded.unexpected("a cancel")),

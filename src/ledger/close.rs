@@ -4,7 +4,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::database::run;
-use super::verdict::{Seen, Verdict};
+use super::verdict::{Seen, Target, Verdict};
 use super::{Context, Error, Ledger};
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
 use crate::model::{Name, Units};
@@ -47,7 +47,8 @@ impl Ledger {
             .fetch_optional(&mut *connection)
             .await
         });
-        let concluded = self.conclude(context, (&close.account, close.id), None, sent).await?;
+        let concluded =
+            self.conclude(context, Target { account: &close.account, id: close.id, token: None }, sent).await?;
         match (concluded.outcome.as_str(), concluded.refusal()) {
             ("closed" | "repeated", _) => Ok(concluded.reservation),
             (_, Some(refusal)) => Err(self.refuse_on(concluded.reservation, refusal)),

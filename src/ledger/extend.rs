@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::charges::{ChargeSeen, exhausted, observed, over_a_whole_period};
 use super::database::run;
 use super::refusals::Refused;
-use super::verdict::{Concluded, ExtensionSeen, Seen, Verdict};
+use super::verdict::{Concluded, ExtensionSeen, Seen, Target, Verdict};
 use super::{Context, Error, Ledger};
 use crate::model::refusal::Conflict;
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
@@ -67,7 +67,8 @@ impl Ledger {
             .fetch_optional(&mut *connection)
             .await
         });
-        self.conclude(context, (&extend.account, extend.id), Some(&extend.attempt), sent).await
+        self.conclude(context, Target { account: &extend.account, id: extend.id, token: Some(&extend.attempt) }, sent)
+            .await
     }
 
     /// Whether an extension found no room and something carried could be given

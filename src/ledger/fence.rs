@@ -6,7 +6,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::database::run;
-use super::verdict::{Seen, Verdict, out_of_range_is_about};
+use super::verdict::{Seen, Target, Verdict, out_of_range_is_about};
 use super::{Context, Error, Ledger};
 use crate::model::evidence::Evidence;
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
@@ -69,7 +69,8 @@ impl Ledger {
             .await
         });
         let sent = out_of_range_is_about("outstanding", sent);
-        let concluded = self.conclude(context, (&fence.account, fence.id), None, sent).await?;
+        let concluded =
+            self.conclude(context, Target { account: &fence.account, id: fence.id, token: None }, sent).await?;
         let not_overdue = concluded.outcome == "not_overdue";
         match (concluded.outcome.as_str(), concluded.refusal()) {
             ("fenced" | "unchanged" | "not_overdue", _) => Ok(Fenced {

@@ -158,7 +158,7 @@ impl Ledger {
             .fetch_all(&mut *connection)
             .await
         })?;
-        Ok(rows.into_iter().map(Reservation::from).collect())
+        Ok(rows.into_iter().map(|row| Reservation::from(row).without_token()).collect())
     }
 
     /// The sums of what such reservations hold, for each budget of these accounts

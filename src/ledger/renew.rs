@@ -4,7 +4,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::database::run;
-use super::verdict::{Seen, Verdict};
+use super::verdict::{Seen, Target, Verdict};
 use super::{Context, Error, Ledger};
 use crate::model::Name;
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
@@ -42,7 +42,9 @@ impl Ledger {
             .fetch_optional(&mut *connection)
             .await
         });
-        let concluded = self.conclude(context, (&renew.account, renew.id), Some(&renew.attempt), sent).await?;
+        let concluded = self
+            .conclude(context, Target { account: &renew.account, id: renew.id, token: Some(&renew.attempt) }, sent)
+            .await?;
         match (concluded.outcome.as_str(), concluded.refusal()) {
             ("renewed", _) => Ok(concluded.reservation),
             (_, Some(refusal)) => Err(self.refuse_on(concluded.reservation, refusal)),

@@ -47,7 +47,7 @@ struct KeyRow {
 
 impl From<Found> for Reservation {
     fn from(row: Found) -> Self {
-        Self { record: row.record.0, budgets: row.budgets.0, at: row.at }.without_token()
+        Self { record: row.record.0, budgets: row.budgets.0, at: row.at }
     }
 }
 
@@ -58,6 +58,16 @@ impl Ledger {
     ///
     /// `NotFound`, also for a reservation of another account; or the world.
     pub async fn reservation(&self, context: &Context, accounts: &Accounts, id: Uuid) -> Result<Reservation, Error> {
+        Ok(self.reservation_with_token(context, accounts, id).await?.without_token())
+    }
+
+    /// The same with the token of its attempt, to be shown to whoever has it already.
+    pub(super) async fn reservation_with_token(
+        &self,
+        context: &Context,
+        accounts: &Accounts,
+        id: Uuid,
+    ) -> Result<Reservation, Error> {
         let names = names(accounts);
         let found = run!(self.database, context, |connection| {
             sqlx::query_as!(
@@ -123,7 +133,7 @@ impl Ledger {
             .fetch_all(&mut *connection)
             .await
         })?;
-        Ok(rows.into_iter().map(Reservation::from).collect())
+        Ok(rows.into_iter().map(|row| Reservation::from(row).without_token()).collect())
     }
 
     /// The reservation with this key, with its token, and the pricing that its

@@ -6,7 +6,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::database::run;
-use super::verdict::{Seen, Verdict};
+use super::verdict::{Seen, Target, Verdict};
 use super::{Context, Error, Ledger};
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
 use crate::model::{Name, Refusal, Units};
@@ -51,7 +51,7 @@ impl Ledger {
     /// `CallsInFlight`, `NotActive` of a job that never started, usage that is
     /// invalid or beyond the range of the columns, or the world.
     pub async fn settle(&self, context: &Context, settle: &Settle) -> Result<Reservation, Error> {
-        let target = (&settle.account, settle.id);
+        let target = Target { account: &settle.account, id: settle.id, token: Some(&settle.attempt) };
         let units = match &settle.usage {
             Some(usage) => Some(self.actual_units(context, target, usage).await?),
             None => None,
@@ -72,7 +72,7 @@ impl Ledger {
             .fetch_optional(&mut *connection)
             .await
         });
-        let concluded = self.conclude(context, target, Some(&settle.attempt), sent).await?;
+        let concluded = self.conclude(context, target, sent).await?;
         let refusal = match concluded.outcome.as_str() {
             "settled" | "repeated" => return Ok(concluded.reservation),
             "units_missing" => {
@@ -97,13 +97,13 @@ impl Ledger {
     pub(super) async fn actual_units(
         &self,
         context: &Context,
-        target: (&Name, Uuid),
+        target: Target<'_>,
         usage: &Usage,
     ) -> Result<Units, Error> {
         match usage {
             Usage::Units(units) => Ok(*units),
             Usage::Quantities(quantities) => {
-                match self.pricing_of(context, target.0, target.1).await?.actual(quantities) {
+                match self.pricing_of(context, target.account, target.id).await?.actual(quantities) {
                     Ok(units) => Ok(units),
                     Err(refusal) => Err(self.refuse(context, target, refusal).await),
                 }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::attempts::new_token;
 use super::charges::seconds_until;
 use super::database::run;
-use super::verdict::{Seen, Verdict, out_of_range_is_about};
+use super::verdict::{Seen, Target, Verdict, out_of_range_is_about};
 use super::{Context, Error, Ledger};
 use crate::model::evidence::Evidence;
 use crate::model::refusal::Conflict;
@@ -83,7 +83,9 @@ impl Ledger {
             }
             _ => None,
         };
-        let concluded = self.conclude(context, (&ask.account, ask.id), issued.as_deref(), sent).await?;
+        let concluded = self
+            .conclude(context, Target { account: &ask.account, id: ask.id, token: issued.as_deref() }, sent)
+            .await?;
         let refusal = match (concluded.outcome.as_str(), concluded.refusal()) {
             (outcome @ ("taken_over" | "repeated"), _) => {
                 let repeated = outcome == "repeated";

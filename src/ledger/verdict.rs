@@ -99,9 +99,17 @@ pub(super) fn out_of_range_is_about<T>(field: &str, sent: Result<T, Error>) -> R
     }
 }
 
+/// The reservation that a request is about, and what its sender has presented as
+/// its attempt: the token of the current attempt is only for who has it already.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub account: &'a Name,
+    pub id: Uuid,
+    pub token: Option<&'a str>,
+}
+
 impl Ledger {
-    /// Reads a verdict and does what follows from any release. `token` is what
-    /// the caller has presented as its attempt.
+    /// Reads a verdict and does what follows from any release.
     ///
     /// # Errors
     ///
@@ -110,14 +118,13 @@ impl Ledger {
     pub(super) async fn conclude(
         &self,
         context: &Context,
-        (account, id): (&Name, Uuid),
-        token: Option<&str>,
+        target: Target<'_>,
         sent: Result<Option<Verdict>, Error>,
     ) -> Result<Concluded, Error> {
         let verdict = match sent {
             Ok(Some(verdict)) => verdict,
             Ok(None) => return Err(Refusal::NotFound("reservation").into()),
-            Err(Error::Refused(refusal)) => return Err(self.refuse(context, (account, id), refusal).await),
+            Err(Error::Refused(refusal)) => return Err(self.refuse(context, target, refusal).await),
             Err(error) => return Err(error),
         };
         let Verdict { outcome, at, record, budgets, seen, .. } = verdict;
@@ -127,7 +134,8 @@ impl Ledger {
                 tracing::warn!(%error, budget = budget.budget, "nothing was given back to the newest period yet");
             }
         }
-        let reservation = Reservation { record: record.0, budgets: budgets.0, at }.shown_to(token.unwrap_or_default());
+        let reservation =
+            Reservation { record: record.0, budgets: budgets.0, at }.shown_to(target.token.unwrap_or_default());
         Ok(Concluded { outcome, reservation, seen: seen.0 })
     }
 
@@ -141,12 +149,13 @@ impl Ledger {
     }
 
     /// The same for what was refused before the reservation was looked at.
-    pub(super) async fn refuse(&self, context: &Context, (account, id): (&Name, Uuid), refusal: Refusal) -> Error {
+    pub(super) async fn refuse(&self, context: &Context, target: Target<'_>, refusal: Refusal) -> Error {
         if matches!(refusal, Refusal::NotFound(_)) {
             return refusal.into();
         }
-        match self.reservation(context, &Accounts::These(vec![account.clone()]), id).await {
-            Ok(reservation) => self.refuse_on(reservation, refusal),
+        let account = Accounts::These(vec![target.account.clone()]);
+        match self.reservation_with_token(context, &account, target.id).await {
+            Ok(reservation) => self.refuse_on(reservation.shown_to(target.token.unwrap_or_default()), refusal),
             Err(error) => error,
         }
     }
