@@ -10,6 +10,19 @@ alter table reservation add constraint reservation_every_attempt_had_a_token
 comment on column reservation.superseded_tokens is
     'The tokens of the attempts before the current one, by number: who sends one is refused as stale.';
 
+alter table reservation add column superseded_settled numeric(28, 12)[] not null default '{}';
+alter table reservation add constraint reservation_every_attempt_had_settled_something_or_zero
+    check (cardinality(superseded_settled) = cardinality(superseded_tokens)
+           and 'NaN' <> all (superseded_settled) and 0 <= all (superseded_settled));
+comment on column reservation.superseded_settled is
+    'What the attempts before the current one had reported when they were taken over, by number.';
+
+alter table reservation add column liability_since timestamptz;
+alter table reservation add constraint reservation_liability_is_dated
+    check ((liability_since is not null) = (liability > 0));
+comment on column reservation.liability_since is
+    'Since when it has had something in liability without a break; null while it has nothing there.';
+
 create table call (
     account             text not null,
     reservation_id      uuid not null,
@@ -36,7 +49,7 @@ comment on column call.account is 'The account of the reservation.';
 comment on column call.reservation_id is 'The reservation.';
 comment on column call.key is 'The client''s own key for the call, once for each reservation.';
 comment on column call.id is 'Its id, made when it was asked for; ids rise with time.';
-comment on column call.attempt_number is 'The attempt that admitted it: only that one may settle it.';
+comment on column call.attempt_number is 'The attempt that admitted it: of the workers only that one may settle it.';
 comment on column call.state is
     'in_flight (counted, not ended), settled, unknown (charged in full until it is settled or closed), not_sent.';
 comment on column call.units is 'The most that it may cost, as admitted.';
@@ -52,21 +65,24 @@ create table late_usage (
     attempt_number      integer not null,
     call_key            text not null,
     units               numeric(28, 12) not null,
+    recorded            numeric(28, 12) not null,
     provider_request_id text,
     at                  timestamptz not null,
     actor               text not null,
     refused_as          text not null,
     constraint late_usage_is_kept_once unique (account, reservation_id, attempt_number, call_key, units),
-    constraint late_usage_units_are_an_amount check (units >= 0 and units <> 'NaN')
+    constraint late_usage_amounts_are_amounts check ('NaN' not in (units, recorded) and least(units, recorded) >= 0)
 );
 comment on table late_usage is
-    'Usage that was reported when it could not be charged any more: by a stale attempt, or after the settlement. It is in no balance; finance adjusts. Append-only.';
+    'Usage that was reported when it could not be charged any more: by a stale attempt, or after the settlement. The report changed no balance; finance adjusts. Append-only.';
 comment on column late_usage.id is 'Its id; ids rise with time.';
 comment on column late_usage.account is 'The account of the reservation.';
 comment on column late_usage.reservation_id is 'The reservation.';
 comment on column late_usage.attempt_number is 'The attempt that reported it.';
 comment on column late_usage.call_key is 'The call that it is the usage of; empty for the attempt''s own total.';
-comment on column late_usage.units is 'What was reported.';
+comment on column late_usage.units is 'What was reported: of a call, or of an attempt in all.';
+comment on column late_usage.recorded is
+    'What had been settled of that call, or by that attempt, when it was reported: what is not in the books is at most the difference.';
 comment on column late_usage.provider_request_id is 'The provider''s own name for the work, if it was given.';
 comment on column late_usage.at is 'When, by the database''s clock.';
 comment on column late_usage.actor is 'The API key that reported it.';
@@ -92,10 +108,42 @@ end $$;
 comment on function lock_reservations(text[], uuid[]) is
     'The reservations, locked in the order of their ids, as they are now.';
 
+-- The second lock: the periods that these reservations are charged to.
+create function lock_periods(charged reservation[]) returns void language plpgsql as $$
+declare
+    locked bigint;
+begin
+    perform p.id
+    from budget_period p
+    where p.account = any (array(select r.account from unnest(charged) r) || ''::text)
+      and p.id = any (array(select unnest(r.period_ids) from unnest(charged) r))
+    order by p.id
+    for no key update of p;
+    get diagnostics locked = row_count;
+    perform all_of(locked, (select count(distinct period) from unnest(charged) r cross join unnest(r.period_ids) period));
+end $$;
+comment on function lock_periods(reservation[]) is
+    'Locks the budget periods that these reservations are charged to, in the order of their ids.';
+
 -- Which attempt of the reservation a token stands for; null if none ever had it.
 create function attempt_of(r reservation, token text) returns integer language sql immutable parallel safe
     return case when r.attempt_token = token then r.attempt_number else array_position(r.superseded_tokens, token) end;
 comment on function attempt_of(reservation, text) is 'The number of the attempt that a token was issued to, if any.';
+
+-- What the books have of an attempt's own usage.
+create function settled_by_attempt(r reservation, number integer) returns numeric language plpgsql stable as $$
+begin
+    if number = r.attempt_number then
+        return r.attempt_settled;
+    elsif r.enforcement = 'worker' then
+        return r.superseded_settled[number];
+    end if;
+    -- Its calls may have been settled since.
+    return (select coalesce(sum(c.actual), 0)
+            from call c
+            where c.account = r.account and c.reservation_id = r.id and c.attempt_number = number);
+end $$;
+comment on function settled_by_attempt(reservation, integer) is 'What has been settled of this attempt''s own usage.';
 
 -- What may have been spent and is not known yet.
 create function outstanding_units(r reservation) returns numeric language sql immutable parallel safe
@@ -244,11 +292,13 @@ begin
             stated_outstanding = (f.wanted).stated_outstanding,
             reserved = f.held - f.liability,
             liability = f.liability,
+            liability_since = case when f.liability > 0 then coalesce((f.before).liability_since, f.at) end,
             version = (f.before).version + 1,
             attempt_number = (f.wanted).attempt_number,
             attempt_holder = (f.wanted).attempt_holder,
             attempt_token = (f.wanted).attempt_token,
             superseded_tokens = (f.wanted).superseded_tokens,
+            superseded_settled = (f.wanted).superseded_settled,
             attempt_settled = (f.wanted).attempt_settled,
             attempt_in_flight = (f.wanted).attempt_in_flight,
             attempt_stated = (f.wanted).attempt_stated,
@@ -285,13 +335,7 @@ end $$;
 -- (asked) and after it (kept).
 create function keep_books(asked reservation_change[], kept reservation_change[]) returns bigint language plpgsql as $$
 begin
-    perform p.id
-    from budget_period p
-    where p.account = any (array(select (c.before).account from unnest(asked) c) || ''::text)
-      and p.id = any (array(select unnest((c.before).period_ids) from unnest(asked) c))
-    order by p.id
-    for no key update of p;
-
+    perform lock_periods(array(select c.before from unnest(asked) c));
     return (
         select post(array_agg(row (k.n, p.account, p.id, k.event, k.actor,
                                    (c.before).settled + (c.before).reserved + (c.before).liability
@@ -317,32 +361,16 @@ create type extension as (
 );
 comment on type extension is 'One ceiling to be raised: the reservation as it was locked, and the new ceiling.';
 
--- Decides whether ceilings may be raised: each if every enforcing budget of its
--- reservation has room for the difference, in the order given. The new ceiling is
--- above the current one, and the caller has found nothing wrong with the
--- reservation itself. Writes nothing.
---
--- Charged to the reservation's own periods, also when they have ended; they are
--- locked here, in the order of their ids. The policy's tables are read after that
--- wait: what has been retired takes nothing new.
-create function decide_extensions(asked extension[])
-    returns table (n bigint, outcome text, units numeric, max_units numeric, observing boolean, charges jsonb)
+-- What stands against raising each ceiling, or that it fits: each for itself, by the
+-- policy in force and the balances as they are now. Locks nothing, writes nothing.
+-- A reservation is charged to its own periods, also when they have ended; what has
+-- been retired takes nothing new.
+create function weigh_extensions(asked extension[])
+    returns table (n bigint, outcome text, units numeric, max_units numeric, observing boolean, charges jsonb,
+                   periods uuid[], rooms numeric[])
     language plpgsql as $$
 #variable_conflict use_column
-declare
-    locked bigint;
 begin
-    perform p.id
-    from budget_period p
-    where p.account = any (array(select (e.r).account from unnest(asked) e) || ''::text)
-      and p.id = any (array(select unnest((e.r).period_ids) from unnest(asked) e))
-    order by p.id
-    for no key update of p;
-    get diagnostics locked = row_count;
-    perform all_of(locked, (select count(distinct id)
-                            from unnest(asked) e
-                            cross join unnest((e.r).period_ids) id));
-
     return query
     -- The budgets of each reservation as the policy in force has them.
     with charge as materialized (
@@ -365,53 +393,32 @@ begin
         left join budget b on b.plan = a.plan and b.name = p.budget
         left join pool o on p.account = '' and o.name = p.budget),
     wanted as materialized (
-        select e.n,
+        select e.n, e.r, e.ceiling,
                held_units('active', e.ceiling, (e.r).settled, outstanding_units(e.r))
-                   - (e.r).reserved - (e.r).liability as units,
-               o.max_units, o.mode as operation_mode,
-               case
-                   when o.retired_at is not null or v.unit <> (e.r).unit then 'unknown_operation'
-                   when a.retired_at is not null then 'unknown_account'
-                   when exists (select from charge c where c.n = e.n and not c.in_force) then 'no_budget'
-                   when not exists (select from charge c where c.n = e.n and c.mode = 'enforce')
-                        and not exists (select
-                                        from plan p
-                                        where p.name = a.plan and p.retired_at is null
-                                          and (e.r).unit = any (p.unbounded)) then 'no_budget'
-                   when exists (select from charge c where c.n = e.n and c.closed_at is not null) then 'period_closed'
-                   when o.mode = 'enforce' and e.ceiling > o.max_units then 'too_expensive'
-                   when exists (select
-                                from charge c
-                                where c.n = e.n and c.mode = 'enforce' and c.limit_units > 0
-                                  and e.ceiling > c.limit_units) then 'over_a_whole_period'
-                   else 'fits'
-               end as outcome
-        from unnest(asked) e
-        join operation o on o.name = (e.r).operation
-        join provider v on v.name = o.provider
-        join account a on a.name = (e.r).account),
-    admitted as materialized (
-        select unnest(admit(array_agg(c.n order by c.n, c.period_id),
-                            array_agg(c.period_id order by c.n, c.period_id),
-                            array_agg(w.units order by c.n, c.period_id),
-                            array_agg(c.room order by c.n, c.period_id))) as n
-        from wanted w
-        join charge c on c.n = w.n
-        where w.outcome = 'fits'
-        union all
-        select w.n
-        from wanted w
-        where w.outcome = 'fits' and not exists (select from charge c where c.n = w.n))
+                   - (e.r).reserved - (e.r).liability as units
+        from unnest(asked) e)
     select w.n,
            case
-               when w.outcome <> 'fits' then w.outcome
-               when w.n in (select n from admitted) then 'extended'
-               when exists (select from charge c where c.n = w.n and c.mode = 'observe' and w.units > c.room)
-                    and not exists (select from charge c where c.n = w.n and c.mode = 'enforce' and w.units > c.room)
-                   then 'out_of_range'
-               else 'budget_exhausted'
+               when o.retired_at is not null or v.unit <> (w.r).unit then 'unknown_operation'
+               when a.retired_at is not null then 'unknown_account'
+               when exists (select from charge c where c.n = w.n and not c.in_force) then 'no_budget'
+               when not exists (select from charge c where c.n = w.n and c.mode = 'enforce')
+                    and not exists (select
+                                    from plan p
+                                    where p.name = a.plan and p.retired_at is null
+                                      and (w.r).unit = any (p.unbounded)) then 'no_budget'
+               when exists (select from charge c where c.n = w.n and c.closed_at is not null) then 'period_closed'
+               when o.mode = 'enforce' and w.ceiling > o.max_units then 'too_expensive'
+               when exists (select
+                            from charge c
+                            where c.n = w.n and c.mode = 'enforce' and c.limit_units > 0
+                              and w.ceiling > c.limit_units) then 'over_a_whole_period'
+               when exists (select from charge c where c.n = w.n and c.mode = 'enforce' and w.units > c.room)
+                   then 'budget_exhausted'
+               when exists (select from charge c where c.n = w.n and w.units > c.room) then 'out_of_range'
+               else 'fits'
            end,
-           w.units, w.max_units, w.operation_mode = 'observe',
+           w.units, o.max_units, o.mode = 'observe',
            (select coalesce(jsonb_agg(jsonb_build_object(
                        'pool', c.owner = '', 'budget', c.budget, 'member', c.member, 'enforcing', c.mode = 'enforce',
                        'period_id', c.period_id, 'ends_at', c.ends_at,
@@ -419,15 +426,82 @@ begin
                        'held', trim_scale(c.held)::text, 'carried', trim_scale(c.carried)::text)
                        order by c.owner = '', c.budget, c.member), '[]')
             from charge c
-            where c.n = w.n)
-    from wanted w;
+            where c.n = w.n),
+           array(select c.period_id from charge c where c.n = w.n order by c.period_id),
+           array(select c.room from charge c where c.n = w.n order by c.period_id)
+    from wanted w
+    join operation o on o.name = (w.r).operation
+    join provider v on v.name = o.provider
+    join account a on a.name = (w.r).account;
+end $$;
+comment on function weigh_extensions(extension[]) is
+    'What stands against raising each ceiling, each for itself, as things are now; or that it fits.';
+
+-- Decides whether ceilings may be raised: each if every enforcing budget of its
+-- reservation has room for the difference, in the order given. The new ceiling is
+-- above the current one, and the caller has found nothing wrong with the
+-- reservation itself. Writes nothing.
+--
+-- A refusal takes no lock: what is seen when nothing is locked yet is a valid state
+-- to refuse on. What fits is weighed again under the locks of its periods, which are
+-- taken in the order of their ids.
+create function decide_extensions(asked extension[])
+    returns table (n bigint, outcome text, units numeric, max_units numeric, observing boolean, charges jsonb)
+    language plpgsql as $$
+#variable_conflict use_column
+declare
+    seen record;
+    candidates extension[] := '{}';
+begin
+    for seen in select w.* from weigh_extensions(asked) w loop
+        if seen.outcome = 'fits' then
+            candidates := candidates || array(select e from unnest(asked) e where e.n = seen.n);
+        else
+            n := seen.n;
+            outcome := seen.outcome;
+            units := seen.units;
+            max_units := seen.max_units;
+            observing := seen.observing;
+            charges := seen.charges;
+            return next;
+        end if;
+    end loop;
+    if candidates = '{}' then
+        return;
+    end if;
+    perform lock_periods(array(select e.r from unnest(candidates) e));
+    return query
+    with weighed as materialized (
+        select * from weigh_extensions(candidates)),
+    charge as (
+        select w.n, c.period_id, w.units, c.room
+        from weighed w
+        cross join lateral unnest(w.periods, w.rooms) as c (period_id, room)
+        where w.outcome = 'fits'),
+    admitted as materialized (
+        select unnest(admit(array_agg(c.n order by c.n, c.period_id),
+                            array_agg(c.period_id order by c.n, c.period_id),
+                            array_agg(c.units order by c.n, c.period_id),
+                            array_agg(c.room order by c.n, c.period_id))) as n
+        from charge c
+        union all
+        select w.n from weighed w where w.outcome = 'fits' and w.periods = '{}')
+    select w.n,
+           case
+               when w.outcome <> 'fits' then w.outcome
+               when w.n in (select n from admitted) then 'extended'
+               else 'budget_exhausted'
+           end,
+           w.units, w.max_units, w.observing, w.charges
+    from weighed w;
 end $$;
 comment on function decide_extensions(extension[]) is
-    'Whether ceilings may be raised, decided under the locks of the reservations'' periods, in the order given.';
+    'Whether ceilings may be raised, in the order given; decided under the locks of the reservations'' periods where it fits.';
 
 -- As in V4: of a call only what a verb may change, nothing is ever deleted.
 revoke all on call, late_usage from public;
 grant select, insert on call, late_usage to spend_ledger_service;
 grant update (state, actual, provider_request_id, ended_at) on call to spend_ledger_service;
-grant update (superseded_tokens) on reservation to spend_ledger_service;
+grant update (superseded_tokens, superseded_settled, liability_since) on reservation to spend_ledger_service;
 grant select on call, late_usage to spend_ledger_finance;
+grant select (superseded_settled, liability_since) on reservation to spend_ledger_finance;

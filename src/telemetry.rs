@@ -46,7 +46,6 @@ struct Route {
 struct OpenAt {
     account: String,
     budget: String,
-    member: String,
     unit: String,
     why: &'static str,
 }
@@ -56,16 +55,15 @@ pub(crate) struct Open {
     /// Empty for a pool.
     pub account: String,
     pub budget: String,
-    /// Empty for the whole account.
-    pub member: String,
     pub unit: String,
     pub why: &'static str,
     /// Metrics are floats; the exact amount is in the list of liabilities.
     pub units: f64,
 }
 
-/// Everything that the service counts. Labels are bounded: operations and codes
-/// come from the policy and from the program, routes are patterns.
+/// Everything that the service counts. Labels are bounded: accounts, budgets,
+/// operations and codes come from the policy and from the program, routes are
+/// patterns.
 pub struct Metrics {
     registry: Registry,
     admissions: Family<ByOperation, Counter>,
@@ -166,8 +164,8 @@ impl Metrics {
     pub(crate) fn show_open(&self, open: Vec<Open>, late_usage: i64) {
         let _shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         self.open_units.clear();
-        for Open { account, budget, member, unit, why, units } in open {
-            self.open_units.get_or_create(&OpenAt { account, budget, member, unit, why }).set(units);
+        for Open { account, budget, unit, why, units } in open {
+            self.open_units.get_or_create(&OpenAt { account, budget, unit, why }).set(units);
         }
         self.late_usage.set(late_usage);
     }

@@ -8,9 +8,10 @@ use super::commands::{ACTOR, open};
 use super::{DatabaseArgs, Failure, span};
 use crate::ledger::fence::Fence;
 use crate::ledger::liabilities::Overdue;
-use crate::ledger::{Context, Ledger};
+use crate::ledger::{Context, Error, Ledger};
+use crate::model::refusal::Conflict;
 use crate::model::reservation::Reservation;
-use crate::model::{Name, Units};
+use crate::model::{Name, Refusal, Units};
 
 /// How many reservations are read at a time.
 const PAGE: i64 = 500;
@@ -35,6 +36,7 @@ pub(super) struct FenceArgs {
 struct Done {
     fenced: u64,
     came_back: u64,
+    failed: u64,
 }
 
 pub(super) async fn fence(args: FenceArgs) -> Result<(), Failure> {
@@ -42,12 +44,17 @@ pub(super) async fn fence(args: FenceArgs) -> Result<(), Failure> {
     let done = fence_all(&ledger, &args).await;
     ledger.close().await;
     home.close().await?;
-    let Done { fenced, came_back } = done?;
-    let back = if came_back > 0 { format!("; {came_back} came back and were left alone") } else { String::new() };
-    match args.dry_run {
-        true => eprintln!("dry run: {fenced} would be fenced"),
-        false => eprintln!("{fenced} fenced{back}"),
+    let Done { fenced, came_back, failed } = done?;
+    if args.dry_run {
+        eprintln!("dry run: {fenced} would be fenced");
+        return Ok(());
     }
+    let back = if came_back > 0 { format!("; {came_back} came back and were left alone") } else { String::new() };
+    let said = format!("{fenced} fenced{back}");
+    if failed > 0 {
+        return Err(Failure::Failed(format!("{said}; {failed} could not be fenced: run it again")));
+    }
+    eprintln!("{said}");
     Ok(())
 }
 
@@ -62,7 +69,7 @@ async fn fence_all(ledger: &Ledger, args: &FenceArgs) -> Result<Done, Failure> {
                 done.fenced += 1;
                 tell(reservation, reservation.record.remaining());
             } else {
-                fence_one(ledger, args, reservation, &mut done).await?;
+                fence_one(ledger, args, reservation, &mut done).await;
             }
         }
         match found.last() {
@@ -72,12 +79,8 @@ async fn fence_all(ledger: &Ledger, args: &FenceArgs) -> Result<Done, Failure> {
     }
 }
 
-async fn fence_one(
-    ledger: &Ledger,
-    args: &FenceArgs,
-    reservation: &Reservation,
-    done: &mut Done,
-) -> Result<(), Failure> {
+/// Fences one. What cannot be fenced is said, and does not stop the others.
+async fn fence_one(ledger: &Ledger, args: &FenceArgs, reservation: &Reservation, done: &mut Done) {
     let record = &reservation.record;
     let fence = Fence {
         account: record.account.clone(),
@@ -87,14 +90,19 @@ async fn fence_one(
         outstanding: None,
         overdue_for: Some(args.overdue),
     };
-    let fenced = ledger.fence(&Context::system(ACTOR), &fence).await?;
-    if fenced.not_overdue {
-        done.came_back += 1;
-    } else {
-        done.fenced += 1;
-        tell(&fenced.reservation, fenced.released);
+    match ledger.fence(&Context::system(ACTOR), &fence).await {
+        Ok(fenced) if fenced.not_overdue => done.came_back += 1,
+        Ok(fenced) => {
+            done.fenced += 1;
+            tell(&fenced.reservation, fenced.released);
+        }
+        // Taken over since it was read: somebody works on it.
+        Err(Error::RefusedOn { refusal: Refusal::Conflict(Conflict::StaleAttempt), .. }) => done.came_back += 1,
+        Err(error) => {
+            done.failed += 1;
+            eprintln!("{}: {error}", record.id);
+        }
     }
-    Ok(())
 }
 
 /// One line: what it is, whose, and what is released and stays charged.

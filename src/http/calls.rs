@@ -12,7 +12,7 @@ use super::caller::Caller;
 use super::lists::{List, Page, Params, Segment, Segments, read};
 use super::problem::{Problem, ProblemDetails};
 use super::reservations::own;
-use super::settle::{attempt, by_finance, not_for, usage};
+use super::said::{attempt, by_finance, not_for, usage};
 use super::text::{MAX_TEXT, optional, plain, visible};
 use crate::ledger::Ledger;
 use crate::ledger::calls::{AdmitCall, Call, End, EndCall};
@@ -66,7 +66,8 @@ impl TryFrom<String> for Outcome {
 }
 
 /// The end of a call: by its worker with `attempt` and its usage, or with
-/// `outcome`; by finance with `units` and `reason` and nothing else.
+/// `outcome`; by an operator with `outcome: unknown`; by finance with `units` and
+/// `reason`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EndCallBody {
@@ -194,7 +195,7 @@ pub(super) struct CallParams {
 /// Admitted as long as what is settled, what is outstanding and this stay within
 /// the ceiling; counted when admitted, not when answered. A repeat by the same
 /// attempt with the same amount returns the call as it is now. Send the request
-/// to the provider only after a 201.
+/// to the provider only after a 201; after a 200 only if you know that nobody has.
 #[utoipa::path(
     post, path = "/v1/reservations/{id}/calls", tag = "workers", operation_id = "admitCall",
     params(("id" = Uuid, Path, description = "The reservation")),

@@ -10,31 +10,11 @@ use super::caller::Caller;
 use super::lists::Segment;
 use super::problem::{Problem, ProblemDetails};
 use super::reservations::own;
-use super::text::optional;
+use super::said::{EvidenceBody, evidence, number};
 use super::views::ReservationView;
 use crate::ledger::Ledger;
 use crate::ledger::fence::Fence;
-use crate::model::evidence::{Evidence, EvidenceKind};
 use crate::model::role::Role;
-
-/// Why an attempt cannot spend more. Who gave it and when is recorded with it.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct EvidenceBody {
-    /// Of which kind it is.
-    kind: EvidenceKind,
-    /// What there is to say about it.
-    #[schema(max_length = 255)]
-    detail: Option<String>,
-}
-
-/// The evidence, if there is any.
-pub(super) fn evidence(body: Option<Object<EvidenceBody>>) -> Result<Option<Evidence>, Problem> {
-    body.map(|Object(EvidenceBody { kind, detail })| {
-        Ok(Evidence { kind, detail: optional("evidence.detail", detail)? })
-    })
-    .transpose()
-}
 
 /// A request to fence.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -97,12 +77,4 @@ pub(super) async fn fence(
     };
     let fenced = ledger.fence(&caller.context, &fence).await.map_err(|error| caller.problem(error))?;
     Ok(axum::Json(FencedView { reservation: fenced.reservation.into(), released: fenced.released.to_string() }))
-}
-
-/// The number of an attempt.
-pub(super) fn number(field: &str, number: i32) -> Result<i32, Problem> {
-    if number < 1 {
-        return Err(Problem::invalid(field, "is out of range: attempts count from 1"));
-    }
-    Ok(number)
 }

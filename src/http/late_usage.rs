@@ -30,7 +30,7 @@ pub(super) struct LateUsageParams {
     cursor: Option<String>,
 }
 
-/// One report that came too late. It is in no balance.
+/// One report that came too late. It changed no balance.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct LateUsageView {
     /// Its id.
@@ -46,9 +46,13 @@ pub(super) struct LateUsageView {
     call: Option<String>,
     /// What the amount counts.
     unit: String,
-    /// What was reported.
+    /// What was reported: of the call, or of the attempt in all.
     #[schema(example = "12")]
     units: String,
+    /// What had been settled of that when it was reported: what is not in the books
+    /// is at most the difference.
+    #[schema(example = "0")]
+    recorded: String,
     /// When.
     at: DateTime<Utc>,
     /// Who reported it.
@@ -71,6 +75,7 @@ impl From<LateUsage> for LateUsageView {
             call: late.call,
             unit: late.unit,
             units: late.units.to_string(),
+            recorded: late.recorded.to_string(),
             at: late.at,
             actor: late.actor,
             provider_request_id: late.provider_request_id,
@@ -80,7 +85,7 @@ impl From<LateUsage> for LateUsageView {
 }
 
 /// Usage that was reported by a stale attempt or after the settlement, newest
-/// first. It is in no balance.
+/// first. The reports changed no balance.
 #[utoipa::path(
     get, path = "/v1/late-usage", tag = "finance", operation_id = "listLateUsage",
     params(LateUsageParams),

@@ -21,6 +21,7 @@ mod openapi;
 mod policy;
 mod problem;
 mod reservations;
+mod said;
 mod settle;
 mod text;
 mod views;

@@ -10,13 +10,14 @@ use super::caller::Caller;
 use super::lists::Segment;
 use super::problem::{Problem, ProblemDetails};
 use super::reservations::own;
-use super::text::{MAX_TEXT, optional, plain};
+use super::said::{attempt, by_finance, not_for, usage};
+use super::text::optional;
 use super::views::ReservationView;
 use crate::ledger::Ledger;
 use crate::ledger::close::Close;
-use crate::ledger::settle::{Settle, Usage};
+use crate::ledger::settle::Settle;
+use crate::model::Name;
 use crate::model::role::Role;
-use crate::model::{Name, Units};
 
 /// A report of usage: by a worker with `attempt`, by finance with `units` and
 /// `reason` and nothing else.
@@ -95,38 +96,4 @@ pub(super) async fn settle(
         ledger.settle(&caller.context, &settle).await
     };
     Ok(axum::Json(reservation.map_err(|error| caller.problem(error))?.into()))
-}
-
-/// Refuses the fields that only somebody else sends.
-pub(super) fn not_for<const N: usize>(given: [(&str, bool); N], whom: &str) -> Result<(), Problem> {
-    match given.into_iter().find(|(_, given)| *given) {
-        Some((field, _)) => Err(Problem::invalid(field, format!("is for {whom} to send"))),
-        None => Ok(()),
-    }
-}
-
-/// What finance states.
-pub(super) fn by_finance(units: Option<Amount>, reason: Option<String>) -> Result<(Units, String), Problem> {
-    let units = units.ok_or_else(|| Problem::invalid("units", "is missing"))?;
-    let reason = reason.ok_or_else(|| Problem::invalid("reason", "is missing: say why"))?;
-    Ok((units.0, plain("reason", reason, 1, MAX_TEXT)?))
-}
-
-/// The token that a worker has to send.
-pub(super) fn attempt(token: Option<String>) -> Result<String, Problem> {
-    let token = token.ok_or_else(|| Problem::invalid("attempt", "is missing: the token of the attempt"))?;
-    plain("attempt", token, 1, MAX_TEXT)
-}
-
-/// Usage in units or in quantities, if it is stated.
-pub(super) fn usage(units: Option<Amount>, quantities: Option<Named<Name, Amount>>) -> Result<Option<Usage>, Problem> {
-    match (units, quantities) {
-        (Some(units), None) => Ok(Some(Usage::Units(units.0))),
-        (None, Some(quantities)) => {
-            let quantities = quantities.0.into_iter().map(|(name, amount)| (name, amount.0)).collect();
-            Ok(Some(Usage::Quantities(quantities)))
-        }
-        (None, None) => Ok(None),
-        (Some(_), Some(_)) => Err(Problem::invalid("units", "state units or quantities, not both")),
-    }
 }

@@ -15,11 +15,11 @@ locked as materialized (
     from ask a
     join lock_reservations($1, $2) r on r.account = a.account and r.id = a.id),
 known as materialized (
-    select l.*, call_now((l.r).account, (l.r).id, l.key) as c
+    select l.*, call_now((l.r).account, (l.r).id, l.key) as c,
+           (l.r).settled + outstanding_units(l.r) + l.units as needs
     from locked l),
 wanted as materialized (
     select k.*,
-           (k.r).settled + outstanding_units(k.r) + k.units as needs,
            case
                when (k.r).attempt_token is distinct from k.token then 'stale_attempt'
                when (k.c).attempt_number <> (k.r).attempt_number then 'call_key_taken'
@@ -27,9 +27,8 @@ wanted as materialized (
                when (k.c).units = k.units then 'repeated'
                when (k.r).state <> 'active' then 'not_active'
                when (k.r).enforcement <> 'calls' then 'not_by_calls'
-               when (k.r).settled + outstanding_units(k.r) + k.units <= (k.r).ceiling then 'admitted'
-               when k.extend and (k.r).settled + outstanding_units(k.r) + k.units > 9999999999999999.999999999999
-                   then 'out_of_range'
+               when k.needs <= (k.r).ceiling then 'admitted'
+               when k.extend and k.needs > 9999999999999999.999999999999 then 'out_of_range'
                when k.extend then 'asked'
                else 'ceiling_reached'
            end as outcome
@@ -57,7 +56,8 @@ kept as materialized (
                                 jsonb_build_object('call', v.key, 'units', trim_scale(v.units)::text),
                                 null)::reservation_change order by v.n) as asked
           from verdict v
-          where v.outcome = 'admitted') a
+          where v.outcome = 'admitted'
+          having count(*) > 0) a
     cross join lateral keep(a.asked) k),
 inserted as (
     insert into call as t (account, reservation_id, key, id, attempt_number, state, units, admitted_at)

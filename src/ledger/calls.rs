@@ -88,9 +88,14 @@ impl Ledger {
             Usage::Units(units) => *units,
             Usage::Quantities(quantities) => self.call_units(context, target_of(ask), quantities).await?,
         };
-        let mut concluded = self.admit_once(context, ask, units).await?;
+        let call_id = Uuid::now_v7();
+        let mut concluded = self.admit_once(context, ask, units, call_id).await?;
         if self.gave_back_carried(context, &concluded).await? {
-            concluded = self.admit_once(context, ask, units).await?;
+            concluded = self.admit_once(context, ask, units, call_id).await?;
+        }
+        // Sent again by this process, because the answer of the database was lost.
+        if concluded.outcome == "repeated" && concluded.seen.call.as_ref().is_some_and(|call| call.id == call_id) {
+            "admitted".clone_into(&mut concluded.outcome);
         }
         let refusal = match concluded.outcome.as_str() {
             "admitted" | "repeated" => {
@@ -103,7 +108,7 @@ impl Ledger {
             "not_by_calls" => {
                 Refusal::invalid("call", "this provider's workers call it directly: their usage is settled")
             }
-            _ => match extension_refusal(&concluded) {
+            _ => match extension_refusal(&concluded, "units") {
                 Some(refusal) => refusal,
                 None => return Err(concluded.unexpected("a call")),
             },
@@ -111,7 +116,13 @@ impl Ledger {
         Err(self.refuse_on(concluded.reservation, refusal))
     }
 
-    async fn admit_once(&self, context: &Context, ask: &AdmitCall, units: Units) -> Result<Concluded, Error> {
+    async fn admit_once(
+        &self,
+        context: &Context,
+        ask: &AdmitCall,
+        units: Units,
+        call_id: Uuid,
+    ) -> Result<Concluded, Error> {
         let sent = run!(self.database, context, |connection| {
             sqlx::query_file_as!(
                 Verdict,
@@ -120,7 +131,7 @@ impl Ledger {
                 &[ask.id],
                 std::slice::from_ref(&ask.attempt),
                 std::slice::from_ref(&ask.call),
-                &[Uuid::now_v7()],
+                &[call_id],
                 &[units.get()],
                 &[ask.extend],
                 std::slice::from_ref(&context.actor),

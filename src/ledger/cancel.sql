@@ -17,7 +17,8 @@ kept as materialized (
                                 jsonb_strip_nulls(jsonb_build_object('reason', v.reason)),
                                 v.reason)::reservation_change order by v.n) as asked
           from verdict v
-          where v.outcome = 'cancelled') a
+          where v.outcome = 'cancelled'
+          having count(*) > 0) a
     cross join lateral keep(a.asked) k)
 select v.n as "n!", v.outcome as "outcome!", ledger_clock() as "at!",
        reservation_json(coalesce(k.r, v.r)) as "record!: Json<Record>",

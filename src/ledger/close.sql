@@ -30,7 +30,8 @@ kept as materialized (
                                 'finance_settlement', v.actor, jsonb_build_object('reason', v.reason),
                                 v.reason)::reservation_change order by v.n) as asked
           from verdict v
-          where v.outcome = 'closed') a
+          where v.outcome = 'closed'
+          having count(*) > 0) a
     cross join lateral keep(a.asked) k),
 audited as (
     insert into audit_entry (id, at, actor, action, subject, detail)

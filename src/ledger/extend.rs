@@ -46,7 +46,7 @@ impl Ledger {
                 Ok(concluded.reservation)
             }
             ("unchanged", _) => Ok(concluded.reservation),
-            _ => match extension_refusal(&concluded) {
+            _ => match extension_refusal(&concluded, "ceiling") {
                 Some(refusal) => Err(self.refuse_on(concluded.reservation, refusal)),
                 None => Err(concluded.unexpected("an extension")),
             },
@@ -98,8 +98,9 @@ impl Ledger {
     }
 }
 
-/// Why a ceiling was not raised; none if the outcome is no such refusal.
-pub(super) fn extension_refusal(concluded: &Concluded) -> Option<Refusal> {
+/// Why a ceiling was not raised to what this field asks for; none if the outcome is
+/// no such refusal.
+pub(super) fn extension_refusal(concluded: &Concluded, field: &str) -> Option<Refusal> {
     let record = &concluded.reservation.record;
     let Some(extension) = &concluded.seen.extension else {
         return concluded.refusal();
@@ -111,7 +112,7 @@ pub(super) fn extension_refusal(concluded: &Concluded) -> Option<Refusal> {
         "period_closed" => Some(Refusal::Conflict(Conflict::PeriodClosed)),
         "too_expensive" => Some(over_the_operation(record, extension)),
         "over_a_whole_period" => Some(over_a_whole_period(&extension.charges, extension.ceiling)),
-        "out_of_range" => Some(Refusal::invalid("ceiling", "would take a balance out of range")),
+        "out_of_range" => Some(Refusal::invalid(field, "would take a balance out of range")),
         "budget_exhausted" => Some(in_its_own_period(&extension.charges, extension.units, concluded.reservation.at)),
         _ => concluded.refusal(),
     }

@@ -39,7 +39,8 @@ kept as materialized (
     from (select array_agg(row (v.n, v.r, jsonb_build_object('ceiling', v.ceiling), 'extend', v.actor,
                                 null, null)::reservation_change order by v.n) as asked
           from verdict v
-          where v.outcome = 'extended') a
+          where v.outcome = 'extended'
+          having count(*) > 0) a
     cross join lateral keep(a.asked) k)
 select v.n as "n!", v.outcome as "outcome!", ledger_clock() as "at!",
        reservation_json(coalesce(k.r, v.r)) as "record!: Json<Record>",

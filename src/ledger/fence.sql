@@ -56,11 +56,12 @@ kept as materialized (
                                     'attempt_stated', v.attempt_stated),
                                 'fence', v.actor,
                                 jsonb_strip_nulls(jsonb_build_object(
-                                    'evidence', v.evidence, 'outstanding', trim_scale(v.outstanding)::text,
+                                    'evidence', v.evidence, 'stated_outstanding', trim_scale(v.outstanding)::text,
                                     'overdue_for', v.overdue_for::text)),
                                 null)::reservation_change order by v.n) as asked
           from verdict v
-          where v.outcome = 'fenced') a
+          where v.outcome = 'fenced'
+          having count(*) > 0) a
     cross join lateral keep(a.asked) k),
 audited as (
     insert into audit_entry (id, at, actor, action, subject, detail)

@@ -1,5 +1,5 @@
-//! Late usage: what was reported when it could not be charged any more. It is in no
-//! balance; finance adjusts.
+//! Late usage: what was reported when it could not be charged any more. The report
+//! changed no balance; finance adjusts.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -25,8 +25,10 @@ pub struct LateUsage {
     pub call: Option<String>,
     /// What the amount counts.
     pub unit: String,
-    /// What was reported.
+    /// What was reported: of a call, or of an attempt in all.
     pub units: Units,
+    /// What had been settled of that when it was reported.
+    pub recorded: Units,
     /// When, by the database's clock.
     pub at: DateTime<Utc>,
     /// Who reported it.
@@ -61,7 +63,7 @@ impl Ledger {
         let rows = run!(self.database, context, |connection| {
             sqlx::query!(
                 r#"select l.id, l.account, l.reservation_id, l.attempt_number, nullif(l.call_key, '') as call,
-                          r.unit, l.units, l.at, l.actor, l.provider_request_id, l.refused_as
+                          r.unit, l.units, l.recorded, l.at, l.actor, l.provider_request_id, l.refused_as
                    from late_usage l
                    join reservation r on r.account = l.account and r.id = l.reservation_id
                    where ($1::text[] is null or l.account = any ($1))
@@ -87,6 +89,7 @@ impl Ledger {
                     call: row.call,
                     unit: row.unit,
                     units: units(row.units)?,
+                    recorded: units(row.recorded)?,
                     at: row.at,
                     actor: row.actor,
                     provider_request_id: row.provider_request_id,

@@ -1,5 +1,6 @@
 //! What is open and needs somebody: overdue work, and everything in liability.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -191,22 +192,34 @@ impl Ledger {
         if counted.is_some_and(|at| at.elapsed() < COUNTED_FOR) {
             return Ok(());
         }
+        // Also if it fails: a database in trouble is not asked at every scrape.
+        *counted = Some(Instant::now());
         let totals = self.liability_totals(context, &Accounts::All).await?;
         let late_usage = self.late_usage_count(context, &Accounts::All).await?;
-        let open = totals.iter().flat_map(|total| {
-            total.parts.each().into_iter().filter(|(_, units)| !units.is_zero()).map(|(why, units)| Open {
-                account: total.account.clone().unwrap_or_default(),
-                budget: total.budget.clone(),
-                member: total.member.clone().unwrap_or_default(),
-                unit: total.unit.clone(),
-                why: why.as_str(),
-                units: units.get().to_f64().unwrap_or(f64::MAX),
-            })
-        });
-        self.metrics.show_open(open.collect(), late_usage);
-        *counted = Some(Instant::now());
+        self.metrics.show_open(open_units(&totals)?, late_usage);
         Ok(())
     }
+}
+
+/// The totals for the metrics: over the members of an account, whose names are a
+/// client's to make up.
+fn open_units(totals: &[Total]) -> Result<Vec<Open>, Error> {
+    let mut sums = BTreeMap::new();
+    for total in totals {
+        for (why, units) in total.parts.each().into_iter().filter(|(_, units)| !units.is_zero()) {
+            let account = total.account.as_deref().unwrap_or_default();
+            let sum: &mut Units = sums.entry((account, &total.budget, &total.unit, why.as_str())).or_default();
+            *sum = sum.checked_add(units).map_err(|error| Error::Unexpected(format!("a total {error}")))?;
+        }
+    }
+    let open = sums.into_iter().map(|((account, budget, unit, why), units)| Open {
+        account: account.to_owned(),
+        budget: budget.clone(),
+        unit: unit.clone(),
+        why,
+        units: units.get().to_f64().unwrap_or(f64::MAX),
+    });
+    Ok(open.collect())
 }
 
 impl TryFrom<TotalRow> for Total {

@@ -11,16 +11,7 @@ open as (
       and ($1::text[] is null or r.account = any ($1))),
 aged as (
     select o.*,
-           coalesce(least(case when 'overdue' = any (o.why) then (o.r).lease_expires_at end,
-                          -- When it began to have something in liability that it has never since been without.
-                          (select min(e.at)
-                           from reservation_event e
-                           where e.account = (o.r).account and e.reservation_id = (o.r).id
-                             and e.version > coalesce((select max(z.version)
-                                                       from reservation_event z
-                                                       where z.account = (o.r).account
-                                                         and z.reservation_id = (o.r).id
-                                                         and z.liability = 0), 0))),
+           coalesce(least(case when 'overdue' = any (o.why) then (o.r).lease_expires_at end, (o.r).liability_since),
                     (o.r).updated_at) as since
     from open o
     where o.why <> '{}' and ($2::text is null or $2 = any (o.why)))

@@ -117,7 +117,7 @@ impl Ledger {
             revision: policy.revision(&reserve.request.operation),
         };
         let Some(verdict) = self.reserve_statement(context, reserve, policy, estimate, &admission).await? else {
-            return self.known(context, reserve).await;
+            return self.known(context, reserve, admission.id).await;
         };
         let charges = &verdict.charges.0;
         match verdict.outcome.as_str() {
@@ -127,7 +127,7 @@ impl Ledger {
                 let reservation = admitted(reserve, estimate, admission, &verdict);
                 Ok(Step::Done(Box::new(Reserved { reservation, replayed: false })))
             }
-            "known" => self.known(context, reserve).await,
+            "known" => self.known(context, reserve, admission.id).await,
             "policy_changed" => {
                 self.refresh_policy(context, policy.version).await?;
                 Ok(Step::Again)
@@ -164,10 +164,15 @@ impl Ledger {
         }
     }
 
-    /// The answer when the deciding statement found the key taken.
-    async fn known(&self, context: &Context, reserve: &Reserve) -> Result<Step, Error> {
+    /// The answer when the deciding statement found the key taken: by an earlier copy
+    /// of the request, or by this one, when the answer of the database was lost and
+    /// the statement was sent again.
+    async fn known(&self, context: &Context, reserve: &Reserve, own: Uuid) -> Result<Step, Error> {
         match self.replay(context, reserve).await? {
-            Some(reservation) => Ok(Step::Done(Box::new(Reserved { reservation, replayed: true }))),
+            Some(reservation) => {
+                let replayed = reservation.record.id != own;
+                Ok(Step::Done(Box::new(Reserved { reservation, replayed })))
+            }
             // Cannot be: reservations are never deleted. Deciding again is safe.
             None => Ok(Step::Again),
         }

@@ -68,13 +68,14 @@ kept as materialized (
                                 jsonb_strip_nulls(jsonb_build_object('provider_request_id', v.provider_request_id)),
                                 null)::reservation_change order by v.n) as asked
           from verdict v
-          where v.outcome = 'settled') a
+          where v.outcome = 'settled'
+          having count(*) > 0) a
     cross join lateral keep(a.asked) k),
 late as (
-    insert into late_usage (id, account, reservation_id, attempt_number, call_key, units, provider_request_id, at,
-                            actor, refused_as)
-    select v.late_id, (v.r).account, (v.r).id, attempt_of(v.r, v.token), '', v.units, v.provider_request_id,
-           ledger_clock(), v.actor, v.outcome
+    insert into late_usage (id, account, reservation_id, attempt_number, call_key, units, recorded,
+                            provider_request_id, at, actor, refused_as)
+    select v.late_id, (v.r).account, (v.r).id, attempt_of(v.r, v.token), '', v.units,
+           settled_by_attempt(v.r, attempt_of(v.r, v.token)), v.provider_request_id, ledger_clock(), v.actor, v.outcome
     from verdict v
     where v.outcome in ('stale_attempt', 'already_settled') and v.stated and attempt_of(v.r, v.token) is not null
     on conflict on constraint late_usage_is_kept_once do nothing)

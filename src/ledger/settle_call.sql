@@ -66,17 +66,18 @@ kept as materialized (
                                     'provider_request_id', v.provider_request_id, 'reason', v.reason)),
                                 v.reason)::reservation_change order by v.n) as asked
           from verdict v
-          where v.outcome = 'ended') a
+          where v.outcome = 'ended'
+          having count(*) > 0) a
     cross join lateral keep(a.asked) k),
 ended as materialized (
     select k.n, k.r, end_call(v.c, v.becomes, v.units, v.provider_request_id, (k.r).updated_at) as c
     from kept k
     join verdict v on v.n = k.n),
 late as (
-    insert into late_usage (id, account, reservation_id, attempt_number, call_key, units, provider_request_id, at,
-                            actor, refused_as)
-    select v.late_id, (v.r).account, (v.r).id, v.said_by, v.key, v.units, v.provider_request_id, ledger_clock(),
-           v.actor, v.outcome
+    insert into late_usage (id, account, reservation_id, attempt_number, call_key, units, recorded,
+                            provider_request_id, at, actor, refused_as)
+    select v.late_id, (v.r).account, (v.r).id, v.said_by, v.key, v.units, coalesce((v.c).actual, 0),
+           v.provider_request_id, ledger_clock(), v.actor, v.outcome
     from verdict v
     where v.outcome in ('stale_attempt', 'call_already_settled', 'already_settled')
       and v.units is not null and v.said_by is not null

@@ -88,7 +88,9 @@ impl Ledger {
             .await?;
         let refusal = match (concluded.outcome.as_str(), concluded.refusal()) {
             (outcome @ ("taken_over" | "repeated"), _) => {
-                let repeated = outcome == "repeated";
+                // Sent again by this process, because the answer of the database was
+                // lost, it finds what it made.
+                let repeated = outcome == "repeated" && issued.as_deref() != Some(&token);
                 return Ok(TakenOver { reservation: concluded.reservation, repeated });
             }
             ("lease_current", _) => {

@@ -45,6 +45,8 @@ kept as materialized (
                                     'attempt_number', (v.r).attempt_number + 1, 'attempt_holder', v.holder,
                                     'attempt_token', v.token,
                                     'superseded_tokens', array_append((v.r).superseded_tokens, (v.r).attempt_token),
+                                    'superseded_settled',
+                                    array_append((v.r).superseded_settled, (v.r).attempt_settled),
                                     'attempt_settled', 0, 'attempt_in_flight', 0, 'attempt_stated', 0,
                                     'attempt_done', false,
                                     'lease_expires_at', v.at + make_interval(secs => v.lease_seconds)),
@@ -57,7 +59,8 @@ kept as materialized (
                                     'forced', case when v.force then true end)),
                                 null)::reservation_change order by v.n) as asked
           from verdict v
-          where v.outcome = 'taken_over') a
+          where v.outcome = 'taken_over'
+          having count(*) > 0) a
     cross join lateral keep(a.asked) k),
 audited as (
     insert into audit_entry (id, at, actor, action, subject, detail)

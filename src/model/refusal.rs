@@ -194,7 +194,7 @@ impl Conflict {
         match self {
             Self::StaleAttempt => "this is not the attempt that may do this: send nothing more",
             Self::NotActive => "the reservation is not active",
-            Self::AlreadySettled => "the reservation was settled at another amount",
+            Self::AlreadySettled => "the reservation has been settled otherwise",
             Self::UsageDecreases => "less usage than was reported before",
             Self::PeriodClosed => "a budget period of the reservation has been closed",
             Self::LeaseCurrent { .. } => "the lease of the current attempt has not run out",

@@ -8,11 +8,12 @@ use super::Name;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case", try_from = "String")]
 pub enum Role {
-    /// Reserves, extends and settles for the accounts that it is bound to.
+    /// Works for the accounts that it is bound to: reserves, admits calls, extends,
+    /// settles, takes over, cancels, fences.
     Worker,
-    /// Sets policy and keys; may look at everything.
+    /// Sets policy and keys; may look at everything, and cancel, fence and take over.
     Operator,
-    /// Reads everything.
+    /// Reads everything, and closes what is open.
     Finance,
 }
 

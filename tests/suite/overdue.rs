@@ -139,9 +139,7 @@ async fn the_metrics_have_the_totals_of_the_liabilities() {
     service.database.set_clock("2026-03-03T10:02:00Z").await;
 
     let open = |account: &str, budget: &str, why: &str, units: &str| {
-        format!(
-            "{{account=\"{account}\",budget=\"{budget}\",member=\"\",unit=\"transformation\",why=\"{why}\"}} {units}"
-        )
+        format!("{{account=\"{account}\",budget=\"{budget}\",unit=\"transformation\",why=\"{why}\"}} {units}")
     };
     let expected = [("", "shared"), ("northstar", "daily")].map(|(account, budget)| {
         [("cancelled", "10.0"), ("overdue", "10.0"), ("unknown_calls", "4.0")]

@@ -321,6 +321,14 @@ async fn an_admission_that_had_no_room_is_named() {
         .await;
     let (_, said) = differences(&database).await;
     assert_eq!(said, [format!("southstar daily period {south}: entry 3 (reserve) took available to -400")]);
+    for event in ["extend", "call_admitted"] {
+        let rename = format!(
+            "set session_replication_role = replica; update journal_entry set event = '{event}' where period_id = '{south}' and entry_no = 3"
+        );
+        database.execute(&rename).await;
+        let (_, said) = differences(&database).await;
+        assert_eq!(said, [format!("southstar daily period {south}: entry 3 ({event}) took available to -400")]);
+    }
 }
 
 #[tokio::test]

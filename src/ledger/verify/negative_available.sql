@@ -11,7 +11,7 @@ select format('%s %s period %s: entry %s (%s) took available to %s',
               coalesce(nullif(p.account, ''), 'pool'), p.budget, p.id, e.entry_no, e.event, trim_scale(e.available))
 from journal_entry e
 join budget_period p on p.account = e.account and p.id = e.period_id
-where e.event in ('reserve', 'extend')
+where e.event in ('reserve', 'extend', 'call_admitted')
   and e.source = 'available'
   and e.available < 0
   and not exists (select

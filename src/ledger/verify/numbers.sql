@@ -24,4 +24,4 @@ where 'NaN' in (units, coalesce(actual, 0)) or least(units, coalesce(actual, 0))
 union all
 select format('late usage %s: its amount is not an amount', id)
 from late_usage
-where units = 'NaN' or units < 0
+where 'NaN' in (units, recorded) or least(units, recorded) < 0

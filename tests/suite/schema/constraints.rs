@@ -127,11 +127,12 @@ fn good_reservations() -> Vec<Value> {
         settled.clone(),
         with(&waiting, json!({"state": "expired", "reserved": 0, "closed_at": AT})),
         with(&waiting, json!({"state": "cancelled", "reserved": 0, "closed_at": AT})),
-        json!({"state": "cancelling", "reserved": 0, "liability": 6}),
+        json!({"state": "cancelling", "reserved": 0, "liability": 6, "liability_since": AT}),
         json!({"state": "fenced", "reserved": 0, "liability": 0}),
-        json!({"state": "fenced", "reserved": 0, "liability": 2, "unknown_units": 2}),
+        json!({"state": "fenced", "reserved": 0, "liability": 2, "unknown_units": 2, "liability_since": AT}),
         json!({"in_flight": 5, "reserved": 6}),
-        json!({"in_flight": 5, "unknown_units": 3, "stated_outstanding": 1, "reserved": 5, "liability": 4}),
+        json!({"in_flight": 5, "unknown_units": 3, "stated_outstanding": 1, "reserved": 5, "liability": 4,
+               "liability_since": AT}),
     ]
 }
 
@@ -156,6 +157,18 @@ fn bad_reservations() -> Vec<(Value, &'static str)> {
         (json!({"in_flight": 7}), "reservation_holds_by_the_formula"),
         // In the wrong bucket.
         (json!({"reserved": 0, "liability": 6}), "reservation_liability_by_the_formula"),
+        (json!({"state": "cancelling", "reserved": 0, "liability": 6}), "reservation_liability_is_dated"),
+        (json!({"liability_since": AT}), "reservation_liability_is_dated"),
+        (json!({"attempt_number": 2}), "reservation_every_attempt_had_a_token"),
+        (json!({"superseded_tokens": ["1.x"]}), "reservation_every_attempt_had_a_token"),
+        (
+            json!({"attempt_number": 2, "superseded_tokens": ["1.x"]}),
+            "reservation_every_attempt_had_settled_something_or_zero",
+        ),
+        (
+            json!({"attempt_number": 2, "superseded_tokens": ["1.x"], "superseded_settled": [-1]}),
+            "reservation_every_attempt_had_settled_something_or_zero",
+        ),
         (json!({"unknown_units": 2}), "reservation_liability_by_the_formula"),
         (json!({"state": "cancelling"}), "reservation_liability_by_the_formula"),
         (json!({"state": "fenced", "in_flight": 6}), "reservation_liability_by_the_formula"),

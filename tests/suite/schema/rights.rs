@@ -126,7 +126,7 @@ async fn the_service_can_do_what_its_verbs_do_and_no_more() {
         lines(&mut owner, &columns("reservation")).await,
         mutable(
             "state ceiling settled in_flight unknown_units stated_outstanding reserved liability version \
-             attempt_number attempt_holder attempt_token superseded_tokens attempt_settled attempt_in_flight attempt_stated attempt_done lease_expires_at provider_request_id \
+             attempt_number attempt_holder attempt_token superseded_tokens superseded_settled liability_since attempt_settled attempt_in_flight attempt_stated attempt_done lease_expires_at provider_request_id \
              updated_at closed_at"
         )
     );
