@@ -56,7 +56,7 @@ kept as materialized (
                                     'attempt_stated', v.attempt_stated),
                                 'fence', v.actor,
                                 jsonb_strip_nulls(jsonb_build_object(
-                                    'evidence', v.evidence, 'stated_outstanding', trim_scale(v.outstanding)::text,
+                                    'evidence', v.evidence, 'outstanding', trim_scale(v.outstanding)::text,
                                     'overdue_for', v.overdue_for::text)),
                                 null)::reservation_change order by v.n) as asked
           from verdict v
@@ -67,7 +67,7 @@ audited as (
     insert into audit_entry (id, at, actor, action, subject, detail)
     select v.audit_id, ledger_clock(), v.actor, 'reservation_fenced', (v.r).id::text,
            jsonb_strip_nulls(jsonb_build_object('account', (v.r).account, 'attempt', v.number, 'evidence', v.evidence,
-                                                'outstanding', trim_scale(v.outstanding_after)::text,
+                                                'still_outstanding', trim_scale(v.outstanding_after)::text,
                                                 'overdue_for', v.overdue_for::text))
     from verdict v
     where v.outcome = 'fenced')

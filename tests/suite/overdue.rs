@@ -92,7 +92,7 @@ async fn what_has_been_overdue_is_fenced_in_bulk_where_the_ledger_enforces() {
     let subjects: Vec<&str> = fenced.iter().map(|entry| entry["subject"].as_str().unwrap()).collect();
     assert_eq!(subjects, [elsewhere.id(), abandoned.id()]);
     for entry in fenced {
-        assert_eq!((&entry["actor"], &entry["detail"]["outstanding"]), (&json!("cli"), &json!("4")));
+        assert_eq!((&entry["actor"], &entry["detail"]["still_outstanding"]), (&json!("cli"), &json!("4")));
         assert_eq!(entry["detail"]["overdue_for"], "01:00:00");
     }
 }
