@@ -8,6 +8,7 @@
 
 mod access;
 mod amounts;
+mod calls;
 mod contract;
 mod crashes;
 mod faults;

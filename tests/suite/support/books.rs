@@ -52,6 +52,13 @@ impl Books {
         }
     }
 
+    /// `event source>target amount` of each journal line after the opening of the
+    /// periods.
+    pub fn moves(&self) -> Vec<&str> {
+        let moves = self.journal.iter().filter_map(|line| line.splitn(3, ' ').nth(2));
+        moves.filter(|line| !line.starts_with("period_opened ")).collect()
+    }
+
     /// Journal lines of one event.
     pub fn entries_of(&self, event: &str) -> Vec<&str> {
         let wanted = format!(" {event} ");

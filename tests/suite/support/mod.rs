@@ -9,10 +9,12 @@ pub mod proxy;
 pub mod server;
 pub mod service;
 pub mod unchanged;
+pub mod verbs;
 
 pub use books::Books;
 pub use client::{Answer, Client};
 pub use service::{Options, Service};
+pub use verbs::Northstar;
 
 /// The policy of the worked case: `policy.example.yaml` has it too, but a test
 /// that needs a number states it.
