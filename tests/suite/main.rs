@@ -8,6 +8,7 @@
 
 mod access;
 mod amounts;
+mod attempts;
 mod calls;
 mod contract;
 mod crashes;
