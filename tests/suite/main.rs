@@ -23,6 +23,7 @@ mod races;
 mod refusals;
 mod schema;
 mod settling;
+mod stopping;
 mod support;
 mod verifying;
 mod worked_cases;
