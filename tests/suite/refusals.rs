@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use sqlx::Executor as _;
 
-use crate::support::{Answer, Client, NORTHSTAR, Options, Service};
+use crate::support::{Answer, Client, NORTHSTAR, Northstar, Options, Service};
 
 /// `account operation code units` of what was refused, in order.
 async fn recorded(service: &Service) -> Vec<String> {
@@ -48,6 +48,47 @@ async fn a_key_that_is_reused_and_a_settlement_in_conflict_are_recorded() {
             "northstar stream not_active -",
         ]
     );
+}
+
+#[tokio::test]
+async fn what_a_verb_refuses_is_recorded_with_the_reservation_that_it_is_about() {
+    let day = Northstar::open().await;
+    let (calls, stream) = (day.calls("calls", "30").await, day.stream("stream", "30").await);
+    day.worker.call(&calls, "a", "10").await.expect(201);
+    day.worker.call(&calls, "a", "11").await.problem(422, "idempotency_key_reused");
+    day.worker.call(&calls, "b", "21").await.problem(409, "ceiling_reached");
+    day.worker.call_extending(&calls, "b", "65").await.problem(429, "budget_exhausted");
+    day.worker.call_extending(&calls, "b", "91").await.problem(400, "too_expensive");
+    day.worker.finish(&calls).await.problem(409, "calls_in_flight");
+    day.worker.settle_call(&calls, "a", "10").await.expect(200);
+    day.worker.settle_call(&calls, "a", "11").await.problem(409, "call_already_settled");
+    day.worker.take_over(&calls, 1, "w-2", json!({})).await.problem(409, "lease_current");
+    day.worker.fence(&stream, 1, json!({})).await.problem(409, "evidence_required");
+    day.worker.fence(&stream, 2, json!({})).await.problem(409, "stale_attempt");
+    day.finance.close(&calls, "9", "lower").await.problem(409, "usage_decreases");
+    // What cannot be read, and what is answered, is no refusal of a verb.
+    day.worker.call(&calls, "c", "x").await.problem(400, "invalid_request");
+    day.worker.call(&calls, "a", "10").await.expect(200);
+    assert_eq!(day.daily().await, ["10", "50", "0", "40"]);
+    day.books().await;
+    day.service.ledger.close().await;
+    let query = "select format('%s %s %s %s', account, operation, code, detail ->> 'reservation')
+                 from refusal order by id";
+    let expected: Vec<String> = [
+        (&calls, "idempotency_key_reused"),
+        (&calls, "ceiling_reached"),
+        (&calls, "budget_exhausted"),
+        (&calls, "too_expensive"),
+        (&calls, "calls_in_flight"),
+        (&calls, "call_already_settled"),
+        (&calls, "lease_current"),
+        (&stream, "evidence_required"),
+        (&stream, "stale_attempt"),
+        (&calls, "usage_decreases"),
+    ]
+    .map(|(job, code)| format!("northstar {} {code} {}", job.text("operation"), job.id()))
+    .to_vec();
+    assert_eq!(day.service.database.lines(query).await, expected);
 }
 
 /// One refusal that is written down.

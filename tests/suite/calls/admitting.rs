@@ -114,6 +114,29 @@ async fn where_workers_call_the_provider_directly_no_call_is_admitted() {
 }
 
 #[tokio::test]
+async fn who_enforces_is_decided_when_it_is_reserved() {
+    let day = Northstar::open().await;
+    let (calls, stream) = (day.calls("calls", "30").await, day.stream("stream", "30").await);
+    // From now on it is the other way round.
+    let swapped =
+        NORTHSTAR.replace("enforcement: calls", "enforcement: x").replace("enforcement: worker", "enforcement: calls");
+    day.service.apply(&swapped.replace("enforcement: x", "enforcement: worker")).await;
+    assert_eq!((calls.text("enforcement"), stream.text("enforcement")), ("calls", "worker"));
+    day.worker.call(&calls, "a", "5").await.expect(201);
+    day.worker.progress(&calls, "5").await.problem(400, "invalid_request");
+    day.worker.call(&stream, "a", "5").await.problem(400, "invalid_request");
+    day.worker.progress(&stream, "5").await.expect(200);
+    day.operator.fence(&stream, 1, json!({})).await.problem(409, "evidence_required");
+    assert_eq!(day.operator.fence(&calls, 1, json!({})).await.expect(200).text("released"), "25");
+    let (new, other) = (day.calls("new", "10").await, day.stream("other", "10").await);
+    assert_eq!((new.text("enforcement"), other.text("enforcement")), ("worker", "calls"));
+    day.worker.progress(&new, "5").await.expect(200);
+    day.worker.call(&other, "a", "5").await.expect(201);
+    assert_eq!(day.daily().await, ["10", "40", "5", "45"]);
+    day.books().await;
+}
+
+#[tokio::test]
 async fn nothing_is_admitted_after_a_cancel_a_fence_or_the_settlement() {
     let day = Northstar::open().await;
     let job = day.calls("job", "30").await;

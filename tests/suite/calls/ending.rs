@@ -246,7 +246,8 @@ async fn an_amount_that_would_take_the_ceiling_out_of_range_is_refused() {
     day.worker.call_extending(&job, "a", most).await.problem(400, "too_expensive");
     // With a call outstanding the ceiling would have to be beyond its column.
     day.worker.call(&job, "b", "1").await.expect(201);
-    let refused = day.worker.call_extending(&job, "a", most).await.problem(400, "too_expensive");
+    let refused = day.worker.call_extending(&job, "a", most).await.problem(400, "invalid_request");
+    assert_eq!(refused.body["errors"][0]["field"], "units");
     assert_eq!(refused.body["reservation"]["id"], job.id());
     assert_eq!(stand(&day.worker.now(&job).await), "active: 30 0 1 0 0, 30, 2");
     assert_eq!(day.daily().await, ["0", "30", "0", "70"]);

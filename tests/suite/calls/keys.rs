@@ -133,3 +133,16 @@ async fn a_key_is_any_visible_ascii_in_the_body_and_encoded_in_the_path() {
     assert_eq!(day.worker.calls_of(&job).await.len(), keys.len());
     day.books().await;
 }
+
+#[tokio::test]
+async fn a_key_of_one_or_two_dots_could_not_be_named_in_a_path() {
+    let day = Northstar::open().await;
+    let job = day.calls("job", "10").await;
+    for dots in [".", ".."] {
+        let refused = day.worker.call(&job, dots, "1").await.problem(400, "invalid_request");
+        assert_eq!(refused.body["errors"][0]["field"], "call");
+    }
+    day.worker.call(&job, "...", "1").await.expect(201);
+    assert_eq!(day.worker.calls_of(&job).await, ["... 1 in_flight 1 -"]);
+    day.books().await;
+}

@@ -186,7 +186,7 @@ fn fields(value: &Value) -> BTreeSet<String> {
 
 /// That a value is as the schema says, and has every field of it.
 #[track_caller]
-fn exactly(document: &Document, schema: &str, value: &Value) {
+pub(super) fn exactly(document: &Document, schema: &str, value: &Value) {
     document.describes(schema, value);
     let described = document.properties(document.schema(schema)).keys().cloned().collect();
     assert_eq!(fields(value), described, "the fields of {schema}");

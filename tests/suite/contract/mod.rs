@@ -6,6 +6,9 @@ mod bad_requests;
 mod document;
 mod lists;
 mod problems;
+mod verb_answers;
+mod verb_fields;
+mod verb_refusals;
 
 use serde_json::{Value, json};
 
@@ -43,10 +46,18 @@ impl Scene {
     /// Every path that takes JSON, with a client that may and a good body.
     fn bodies(&self) -> Vec<(&Client, String, Value)> {
         let attempt = self.job.token();
+        let verb = |verb: &str| format!("{RESERVATIONS}/{}/{verb}", self.job.id());
+        let evidence = json!({"kind": "process_stopped"});
         vec![
             (&self.worker, RESERVATIONS.to_owned(), json!({"operation": "bulk", "units": "1"})),
             (&self.worker, self.extend(), json!({"attempt": attempt, "ceiling": "11"})),
             (&self.worker, self.settle(), json!({"attempt": attempt, "units": "1"})),
+            (&self.worker, verb("renew"), json!({"attempt": attempt, "lease_seconds": 60})),
+            (&self.worker, verb("attempts"), json!({"previous": 1, "holder": "w-2", "evidence": evidence})),
+            (&self.worker, verb("calls"), json!({"attempt": attempt, "call": "a", "units": "1"})),
+            (&self.worker, verb("calls/a/settle"), json!({"attempt": attempt, "units": "1"})),
+            (&self.worker, verb("cancel"), json!({"reason": "because"})),
+            (&self.operator, verb("fence"), json!({"attempt_number": 1, "evidence": evidence})),
             (&self.operator, "/v1/keys".to_owned(), json!({"role": "worker", "accounts": ["northstar"]})),
         ]
     }
