@@ -42,7 +42,7 @@ async fn a_line_says_who_reported_what_and_when() {
         line,
         json!({
             "account": "northstar", "reservation": job.id(), "attempt": 1, "call": "a/b", "unit": "transformation",
-            "units": "12.5", "at": "2026-03-04T12:00:20Z", "provider_request_id": "req-1",
+            "units": "12.5", "recorded": "10", "at": "2026-03-04T12:00:20Z", "provider_request_id": "req-1",
             "refused_as": "call_already_settled",
         })
     );
