@@ -128,7 +128,7 @@ async fn it_names_the_current_attempt_and_says_it_once() {
         (&lines[0]["action"], &lines[0]["detail"]),
         (
             &json!("reservation_fenced"),
-            &json!({"account": "northstar", "attempt": 2, "outstanding": "10", "evidence": {"kind": "process_stopped"}})
+            &json!({"account": "northstar", "attempt": 2, "still_outstanding": "10", "evidence": {"kind": "process_stopped"}})
         )
     );
     assert_eq!(day.daily().await, ["10", "0", "0", "90"]);
