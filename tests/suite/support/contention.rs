@@ -2,7 +2,10 @@
 //! are held until all who are to meet wait for them
 //! ([`Service::waiting_for_a_lock`](super::Service::waiting_for_a_lock)).
 
+use std::time::Duration;
+
 use sqlx::{Connection as _, Executor as _, PgConnection};
+use tokio::task::JoinHandle;
 
 use super::Client;
 use super::process::ServiceProcess;
@@ -38,17 +41,61 @@ impl Replicas {
 /// A row lock that is held by a session of its own.
 pub struct HeldLock {
     connection: PgConnection,
+    pid: i32,
 }
 
 impl HeldLock {
     /// Runs a statement that locks rows (`select … for update`) and keeps its
     /// transaction open.
-    pub async fn hold(database: &TestDatabase, statement: &'static str) -> Self {
+    pub async fn hold(database: &TestDatabase, statement: &str) -> Self {
         let mut connection = database.connect().await;
         connection.execute("begin").await.unwrap();
-        let locked = sqlx::query(statement).fetch_all(&mut connection).await.unwrap();
+        let query = sqlx::query(sqlx::AssertSqlSafe(statement.to_owned()));
+        let locked = query.fetch_all(&mut connection).await.unwrap();
         assert!(!locked.is_empty(), "nothing was locked by {statement}");
-        Self { connection }
+        let pid = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut connection).await.unwrap();
+        Self { connection, pid }
+    }
+
+    /// How many sessions wait for this lock, or for one that does. Who waits for whom
+    /// is dear to find out, and is asked only once so many wait for any lock.
+    async fn waiting(&self, observer: &mut PgConnection, wanted: usize) -> usize {
+        let waiting: i64 = sqlx::query_scalar(
+            "with locked as materialized (
+                 select pid
+                 from pg_stat_activity
+                 where datname = current_database() and wait_event_type = 'Lock'),
+             waiting as materialized (
+                 select pid, pg_blocking_pids(pid) as behind
+                 from locked
+                 where (select count(*) from locked) >= $2)
+             select count(*)
+             from waiting w
+             where $1 = any (w.behind)
+                or exists (select from waiting v where v.pid = any (w.behind) and $1 = any (v.behind))",
+        )
+        .bind(self.pid)
+        .bind(wanted as i64)
+        .fetch_one(observer)
+        .await
+        .unwrap();
+        usize::try_from(waiting).unwrap()
+    }
+
+    /// Waits until each of these requests has been answered or waits for this lock.
+    /// Says of each whether it waits.
+    pub async fn met_by<T>(&self, observer: &mut PgConnection, requests: &[JoinHandle<T>]) -> Vec<bool> {
+        let pending = || requests.iter().map(|request| !request.is_finished()).collect::<Vec<_>>();
+        let count = |pending: &[bool]| pending.iter().filter(|&&pending| pending).count();
+        for _ in 0..3000 {
+            let waiting = self.waiting(observer, count(&pending())).await;
+            let pending = pending();
+            if count(&pending) == waiting {
+                return pending;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("requests were neither answered nor did they wait for the lock");
     }
 
     /// Lets go.

@@ -3,6 +3,7 @@
 pub mod books;
 pub mod client;
 pub mod contention;
+pub mod copies;
 pub mod document;
 pub mod process;
 pub mod proxy;
