@@ -2,6 +2,7 @@
 //! that of one of them after the other, in every process of the service.
 
 mod midnight;
+mod pairs;
 mod policy_meets;
 mod room;
 mod verbs_meet;
