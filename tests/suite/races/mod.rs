@@ -5,6 +5,7 @@ mod midnight;
 mod pairs;
 mod policy_meets;
 mod room;
+mod storms;
 mod verbs_meet;
 
 use std::sync::Arc;
