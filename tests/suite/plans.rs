@@ -4,7 +4,7 @@
 //! stands for.
 
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::Executor as _;
 
 use crate::support::server::TestDatabase;
@@ -46,6 +46,13 @@ async fn no_plan_loses_a_row_that_had_to_be_waited_for() {
 async fn no_plan_loses_what_opens_is_carried_or_is_limited_anew() {
     for settings in SETTINGS {
         two_days(settings).await;
+    }
+}
+
+#[tokio::test]
+async fn no_plan_loses_a_call_an_attempt_or_a_fence() {
+    for settings in SETTINGS {
+        abandoned_jobs(settings).await;
     }
 }
 
@@ -164,4 +171,129 @@ async fn reserve(client: &Client, key: &str, worker: u32) -> Answer {
     let member = format!("m-{}", worker % 2);
     let body = json!({"operation": "bulk", "units": 10, "member": member, "holder": "w-1"});
     client.reserve(&format!("{key}-{worker}"), body).await.expect(201)
+}
+
+const CALLED: &str = "
+providers:
+  transformer: { unit: transformation, enforcement: calls }
+  direct: { unit: transformation, enforcement: worker }
+operations:
+  bulk: { provider: transformer, explicit: true, max_units: 1000 }
+  stream: { provider: direct, explicit: true, max_units: 1000 }
+plans:
+  standard:
+    budgets:
+      daily: { unit: transformation, limit: 100000, period: day }
+      ever: { unit: transformation, limit: 200000, period: total }
+accounts: { northstar: { plan: standard } }
+pools: { everyone: { unit: transformation, limit: 300000, period: month } }
+";
+
+/// Who acts on jobs.
+#[derive(Clone)]
+struct Staff {
+    worker: Client,
+    operator: Client,
+    finance: Client,
+}
+
+/// Eight workers at once on one account: calls of one job that all share, and jobs
+/// of their own that are taken over, cancelled, fenced and closed.
+async fn abandoned_jobs(settings: &[&str]) {
+    let service = under(settings).await;
+    service.apply(CALLED).await;
+    let staff = Staff {
+        worker: service.worker(&["northstar"]).await,
+        operator: service.operator().await,
+        finance: service.finance().await,
+    };
+    let shared = staff.worker.reserve_bulk("shared", "40").await.expect(201);
+    join_all((0..8).map(|worker| {
+        let (staff, shared) = (staff.clone(), shared.clone());
+        async move {
+            one_call(&staff, &shared, worker).await;
+            if worker % 2 == 0 { called(&staff, worker).await } else { stopped(&staff, worker).await }
+        }
+    }))
+    .await;
+    let done = staff.worker.settle(&shared, "32").await.expect(200);
+    assert_eq!((done.text("state"), &done.body["version"]), ("settled", &json!(18)), "{settings:?}");
+    staff.worker.settle(&shared, "33").await.problem(409, "already_settled");
+    let books = service.books().await;
+    assert_eq!(
+        books.periods,
+        [
+            "northstar daily : 100000 99852 0 0 148",
+            "northstar ever : 200000 199852 0 0 148",
+            " everyone : 300000 299852 0 0 148",
+        ],
+        "{settings:?}"
+    );
+    let counts = "select format('%s %s', (select count(*) from call), (select count(*) from late_usage))";
+    assert_eq!(service.database.lines(counts).await, ["24 5"], "{settings:?}");
+    let liabilities = staff.finance.get("/v1/liabilities").await.expect(200);
+    assert_eq!((&liabilities.body["items"], &liabilities.body["late_usage"]), (&json!([]), &json!(5)));
+}
+
+async fn to(client: &Client, job: &Answer, verb: &str, body: Value) -> Answer {
+    client.post(&format!("/v1/reservations/{}{verb}", job.id()), body).await
+}
+
+/// A call of the job that all share, which waits for the others'.
+async fn one_call(staff: &Staff, shared: &Answer, worker: u32) {
+    let (call, attempt) = (format!("c-{worker}"), shared.token());
+    let admission = json!({"attempt": attempt, "call": call, "units": 5});
+    to(&staff.worker, shared, "/calls", admission).await.expect(201);
+    to(&staff.worker, shared, &format!("/calls/{call}/settle"), json!({"attempt": attempt, "units": 4}))
+        .await
+        .expect(200);
+}
+
+/// A job of calls that comes to 18, through a takeover, a cancel and a fence.
+async fn called(staff: &Staff, worker: u32) {
+    let Staff { worker: client, operator, finance } = staff;
+    let job = client.reserve_bulk(&format!("called-{worker}"), "10").await.expect(201);
+    let (job, first) = (&job, job.token());
+    let call = |attempt: &str, call: &str, units: u32| json!({"attempt": attempt, "call": call, "units": units, "extend": true});
+    to(client, job, "/calls", call(&first, "a", 6)).await.expect(201);
+    to(client, job, "/calls", call(&first, "b", 9)).await.expect(201);
+    to(client, job, "/calls/a/settle", json!({"attempt": first, "units": 7})).await.expect(200);
+    to(operator, job, "/calls/b/settle", json!({"outcome": "unknown"})).await.expect(200);
+    to(finance, job, "/calls/b/settle", json!({"units": 8, "reason": "invoice"})).await.expect(200);
+    let taken = json!({"previous": 1, "holder": "w-2", "force": true});
+    to(operator, job, "/attempts", taken).await.expect(201);
+    let second = to(client, job, "/attempts", json!({"previous": 1, "holder": "w-2"})).await.expect(200).token();
+    to(client, job, "/renew", json!({"attempt": second})).await.expect(200);
+    to(client, job, "/settle", json!({"attempt": first, "units": 15})).await.problem(409, "stale_attempt");
+    to(client, job, "/calls", call(&second, "c", 5)).await.expect(201);
+    to(client, job, "/calls/c/settle", json!({"attempt": second, "outcome": "not_sent"})).await.expect(200);
+    to(client, job, "/calls", call(&second, "d", 5)).await.expect(201);
+    to(client, job, "/cancel", json!({})).await.expect(200);
+    to(client, job, "/fence", json!({"attempt_number": 2})).await.expect(200);
+    let ended = to(client, job, "/calls/d/settle", json!({"attempt": second, "units": 3})).await.expect(200);
+    assert_eq!(ended.text("reservation_state"), "settled");
+}
+
+/// Two jobs whose workers were stopped, that come to 8 and 3.
+async fn stopped(staff: &Staff, worker: u32) {
+    let Staff { worker: client, operator, finance } = staff;
+    let stream = |key: &str| {
+        let body = json!({"operation": "stream", "units": 10, "holder": "w-1"});
+        client.reserve_request(&format!("{key}-{worker}"), body)
+    };
+    let evidence = json!({"kind": "process_stopped"});
+    let job = &client.send(stream("taken-over")).await.expect(201);
+    client.progress(job, "2").await.expect(200);
+    let taken = json!({"previous": 1, "holder": "w-2", "force": true, "evidence": evidence, "outstanding": 6});
+    to(operator, job, "/attempts", taken).await.expect(201);
+    let second = to(client, job, "/attempts", json!({"previous": 1, "holder": "w-2"})).await.expect(200).token();
+    let fenced = to(client, job, "/settle", json!({"attempt": second, "units": 3})).await.expect(200);
+    assert_eq!((fenced.text("state"), fenced.text("stated_outstanding")), ("fenced", "4"));
+    to(finance, job, "/settle", json!({"units": 8, "reason": "invoice"})).await.expect(200);
+    let job = &client.send(stream("fenced")).await.expect(201);
+    to(client, job, "/cancel", json!({})).await.expect(200);
+    let fence = json!({"attempt_number": 1, "evidence": evidence, "outstanding": 4});
+    assert_eq!(to(client, job, "/fence", fence).await.expect(200).text("released"), "6");
+    let settled = client.settle(job, "3").await.expect(200);
+    assert_eq!(settled.text("state"), "settled");
 }
