@@ -246,12 +246,12 @@ impl Books {
         let it = self.reservations.get_mut(id).unwrap();
         let units = amount(&body["units"]).unwrap_or(6);
         if let Some(call) = it.calls.get(key) {
-            let code = match (call.attempt == it.number, call.units == units) {
+            let (status, code) = match (call.attempt == it.number, call.units == units) {
                 (true, true) => return Answer::ok(200, self.show_call(id, key)),
-                (true, false) => "idempotency_key_reused",
-                (false, _) => "call_key_taken",
+                (true, false) => (422, "idempotency_key_reused"),
+                (false, _) => (409, "call_key_taken"),
             };
-            return Answer::problem(409, code, Some(self.show(id, body["attempt"].as_str())));
+            return Answer::problem(status, code, Some(self.show(id, body["attempt"].as_str())));
         }
         let needed = it.settled + it.outstanding() + units;
         let (status, code) = if it.state != "active" {

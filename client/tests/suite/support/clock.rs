@@ -3,9 +3,11 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::advance;
+
+use super::LONGEST;
 
 /// Keeps paused time from passing by itself while sockets are being waited for.
 pub struct Clock {
@@ -22,10 +24,11 @@ impl Clock {
         Self { _stands_still: sender }
     }
 
-    /// Lets time pass, in small steps, until this has happened.
+    /// Lets time pass, in small steps, until this has happened; but not for ever.
     pub async fn until<T>(&self, happens: impl Future<Output = T>) -> T {
         let mut happens = pin!(happens);
-        loop {
+        let started = Instant::now();
+        while started.elapsed() < LONGEST {
             let real = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(1)));
             tokio::select! {
                 biased;
@@ -33,6 +36,7 @@ impl Clock {
                 _ = real => advance(Duration::from_millis(50)).await,
             }
         }
+        panic!("it has not happened")
     }
 
     /// Lets this much time pass.

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::books::{Answer, Books};
+use super::in_time;
 
 /// What goes wrong with a request.
 #[derive(Clone)]
@@ -103,17 +104,23 @@ impl Fake {
     /// Waits until so many requests of this verb have arrived.
     pub async fn sees(&self, verb: &str, count: usize) {
         let mut arrivals = self.arrivals.subscribe();
-        while self.seen(verb).len() < count {
-            arrivals.changed().await.unwrap();
-        }
+        in_time(async {
+            while self.seen(verb).len() < count {
+                arrivals.changed().await.unwrap();
+            }
+        })
+        .await;
     }
 
     /// Waits until the call is in this state.
     pub async fn call_is(&self, call: &str, state: &str) {
         let mut arrivals = self.arrivals.subscribe();
-        while self.memory().books.call_state(call).as_deref() != Some(state) {
-            arrivals.changed().await.unwrap();
-        }
+        in_time(async {
+            while self.memory().books.call_state(call).as_deref() != Some(state) {
+                arrivals.changed().await.unwrap();
+            }
+        })
+        .await;
     }
 
     async fn answer(

@@ -4,13 +4,32 @@ mod books;
 mod clock;
 mod fake;
 
+use std::future::Future;
 use std::time::Duration;
 
 use spend_ledger_client::{Builder, Client, Job, Paid, Request};
+use tokio::sync::oneshot;
 
 pub use books::Books;
 pub use clock::Clock;
 pub use fake::{Fake, Trouble};
+
+/// How long anything that must happen may take, whatever the test's clock says.
+pub const LONGEST: Duration = Duration::from_secs(120);
+
+/// Waits until this has happened, but not for ever.
+pub async fn in_time<T>(happens: impl Future<Output = T>) -> T {
+    let (over, bound) = oneshot::channel();
+    std::thread::spawn(move || {
+        std::thread::sleep(LONGEST);
+        over.send(())
+    });
+    tokio::select! {
+        biased;
+        happened = happens => happened,
+        _ = bound => panic!("it has not happened"),
+    }
+}
 
 /// A client that is not patient, so that a lost answer costs little time.
 pub fn builder(fake: &Fake) -> Builder {
