@@ -32,13 +32,17 @@ pub enum Error {
     #[error(transparent)]
     Refused(#[from] Box<Refusal>),
     /// No answer, however often it was tried: nobody knows whether it was done.
-    /// The same again, with the same keys and the same holder, finds out.
+    /// The same again, with the same keys and the same holder, finds out; not
+    /// before `retry_after`, where the service has said so.
     #[error("no answer after {tries} tries: {reason}")]
     Unreachable {
         /// Tries, the first included.
         tries: u64,
         /// What went wrong last.
         reason: String,
+        /// After how long the service asked to be asked again, if that was later
+        /// than this request was repeated.
+        retry_after: Option<Duration>,
     },
     /// An answer, but not one of a ledger: is something else at that address?
     #[error("not an answer of the ledger: {0}")]
@@ -134,8 +138,8 @@ impl Refusal {
 
 /// The answer if the service did what was asked.
 pub(crate) fn accepted(exchange: Exchange) -> Result<Answer, Error> {
-    let tries = exchange.tries;
-    let answer = exchange.outcome.map_err(|reason| Error::Unreachable { tries, reason })?;
+    let Exchange { tries, outcome, retry_after, .. } = exchange;
+    let answer = outcome.map_err(|reason| Error::Unreachable { tries, reason, retry_after })?;
     if answer.is_success() { Ok(answer) } else { Err(refused(&answer)) }
 }
 

@@ -39,9 +39,9 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
                 inner.leased(asked);
                 next = asked + third;
             }
-            Err(error @ Error::Unreachable { .. }) => {
-                tracing::warn!(%error, "the lease could not be renewed yet");
-                sleep(PAUSE).await;
+            Err(Error::Unreachable { reason, retry_after, .. }) => {
+                tracing::warn!(reason, "the lease could not be renewed yet");
+                sleep(retry_after.unwrap_or_default().max(PAUSE)).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "the lease was not renewed");

@@ -46,8 +46,8 @@
 //! - **Lost answers.** Every request is repeated byte for byte when no answer came
 //!   or the service says that it is in trouble: after growing pauses that differ
 //!   from process to process, not before the service asked to be asked again, for
-//!   [`retry_for`](Builder::retry_for) in all. Nothing else is repeated: a refusal
-//!   is an answer.
+//!   [`retry_for`](Builder::retry_for) in all (or less, if the service asks for more
+//!   patience than that). Nothing else is repeated: a refusal is an answer.
 //! - **Leases.** While a [`Job`] lives its lease is renewed in the background.
 //! - **Stopping.** A job that is cancelled or taken over by another process learns
 //!   it when it renews its lease or asks for anything: see [`JobState`],

@@ -28,8 +28,9 @@ const LONGEST_KEY: usize = 255;
 pub struct Patience {
     /// How long one try may take. The service bounds its own work well below the default.
     pub try_timeout: Duration,
-    /// How long a request is repeated. When it has passed one last try is made; if
-    /// it is zero there is only one.
+    /// How long a request is repeated. When it has passed one last try is made,
+    /// unless the service asked to be asked again later than that; if it is zero
+    /// there is only one.
     pub retry_for: Duration,
 }
 
@@ -92,6 +93,9 @@ pub struct Exchange {
     pub lost: u64,
     /// The answer, or what went wrong last.
     pub outcome: Result<Answer, String>,
+    /// Without an answer: when the service asked to come back, which was too late
+    /// for this request.
+    pub retry_after: Option<Duration>,
 }
 
 /// An answer that is no invitation to try again.
@@ -199,7 +203,7 @@ impl Wire {
             tries += 1;
             let last = Instant::now() >= deadline;
             let trouble = match self.attempt(request, hang_up, patience.try_timeout).await {
-                Tried::Answered(answer) => return Exchange { tries, lost, outcome: Ok(answer) },
+                Tried::Answered(answer) => return Exchange { tries, lost, outcome: Ok(answer), retry_after: None },
                 // The worker knows nothing now, and asks again at once.
                 Tried::Lost => {
                     lost += 1;
@@ -208,10 +212,12 @@ impl Wire {
                 Tried::Transient(trouble) => trouble,
             };
             let remaining = deadline.saturating_duration_since(Instant::now());
-            if last || patience.retry_for.is_zero() {
-                return Exchange { tries, lost, outcome: Err(trouble.reason) };
-            }
             let asked = trouble.retry_after.unwrap_or_default();
+            // A service that is in trouble is not asked before it said.
+            if last || patience.retry_for.is_zero() || asked > remaining {
+                let retry_after = trouble.retry_after;
+                return Exchange { tries, lost, outcome: Err(trouble.reason), retry_after };
+            }
             sleep(pause(failures, random()).max(asked).min(remaining)).await;
             failures += 1;
         }

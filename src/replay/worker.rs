@@ -267,7 +267,7 @@ impl Fleet {
             // 64 bits of microseconds are half a million years.
             u64::try_from(answer.latency.as_micros()).unwrap_or(u64::MAX)
         });
-        let Exchange { tries, lost, outcome } = exchange;
+        let Exchange { tries, lost, outcome, .. } = exchange;
         report.exchanges.push(Exchanged { kind, tries, lost, micros });
         outcome.map_err(|reason| End::Failed(format!("{}: {reason}", verb(kind))))
     }

@@ -45,6 +45,20 @@ async fn renewing_goes_on_through_a_long_outage() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn renewing_waits_for_as_long_as_the_service_asks() {
+    let clock = Clock::stopped();
+    let fake = Fake::start().await;
+    let job = client(&fake).reserve("job-1", bulk(10)).await.unwrap();
+    // Longer than a renewal is repeated.
+    fake.trouble("renew", [Trouble::Busy(30)]);
+    clock.until(fake.sees("renew", 2)).await;
+    let seen = fake.seen("renew");
+    let pause = seen[1].at - seen[0].at;
+    assert!((SECOND * 30..SECOND * 31).contains(&pause), "{pause:?}");
+    assert_eq!(job.state(), JobState::Running);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cancel_is_learnt_by_renewing() {
     let clock = Clock::stopped();
     let fake = Fake::start().await;

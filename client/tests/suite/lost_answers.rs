@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use spend_ledger_client::{CallError, CallState, Error, Failure, JobState, Paid, Report, TakeOver};
 
-use crate::support::{Clock, Fake, Trouble, builder, bulk, client, five, job, never};
+use crate::support::{Clock, Fake, Trouble, builder, bulk, client, five, in_time, job, never};
 
 #[tokio::test]
 async fn every_verb_recovers_its_lost_answers() {
@@ -46,12 +46,31 @@ async fn the_service_is_asked_again_when_it_said_and_not_for_ever() {
 
     fake.trouble("extend", vec![Trouble::Busy(5); 100]);
     let error = clock.until(job.extend(20)).await.unwrap_err();
-    let Error::Unreachable { tries, reason } = error else { panic!("{error}") };
-    assert_eq!(reason, "answered 503 (overloaded)");
-    assert!((12..=14).contains(&tries), "{tries}");
+    let Error::Unreachable { tries, reason, retry_after } = error else { panic!("{error}") };
+    assert_eq!((reason.as_str(), retry_after), ("answered 503 (overloaded)", Some(Duration::from_secs(5))));
+    assert!(tries <= 12, "{tries}");
     let seen = fake.seen("extend");
     let all = seen[seen.len() - 1].at - seen[0].at;
-    assert!((Duration::from_secs(59)..Duration::from_secs(62)).contains(&all), "{all:?}");
+    assert!((Duration::from_secs(50)..Duration::from_secs(61)).contains(&all), "{all:?}");
+    assert!(seen.windows(2).all(|two| two[1].at - two[0].at >= Duration::from_secs(5)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_asks_for_more_patience_than_there_is_is_not_asked_again() {
+    let clock = Clock::stopped();
+    let fake = Fake::start().await;
+    let client = builder(&fake).try_timeout(Duration::from_secs(300)).build().unwrap();
+    fake.trouble("reserve", [Trouble::Busy(61)]);
+    // No time passes.
+    let error = in_time(client.reserve("job-1", bulk(10))).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { tries: 1, retry_after: Some(after), .. } if after.as_secs() == 61));
+    // Without such a wish a last try comes at the end.
+    fake.trouble("reserve", vec![Trouble::Refused(503, "overloaded"); 1000]);
+    let asked = tokio::time::Instant::now();
+    let error = clock.until(client.reserve("job-1", bulk(10))).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { retry_after: None, .. }), "{error}");
+    let last = fake.seen("reserve").pop().unwrap().at - asked;
+    assert!((Duration::from_secs(60)..Duration::from_secs(61)).contains(&last), "{last:?}");
 }
 
 #[tokio::test]
