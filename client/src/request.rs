@@ -87,6 +87,8 @@ impl Request {
 
 /// What is stated when a job is taken over from a holder that has vanished. Under
 /// `calls` enforcement nothing has to be: the ledger itself stops the old attempt.
+/// (Not to wait for the lease to run out is for operators, whose keys cannot do a
+/// worker's work.)
 #[derive(Debug, Clone, Default)]
 pub struct TakeOver {
     /// Why the earlier attempt can spend no more; needed under `worker` enforcement.
@@ -94,8 +96,6 @@ pub struct TakeOver {
     /// What the earlier attempt may have spent in total, under `worker`
     /// enforcement; left out, everything.
     pub outstanding: Option<Decimal>,
-    /// Does not wait for the lease to run out. For operators' keys.
-    pub force: bool,
 }
 
 /// Why an attempt can spend no more.
@@ -124,9 +124,6 @@ impl TakeOver {
         }
         if let Some(outstanding) = self.outstanding {
             body.insert("outstanding".to_owned(), outstanding.to_string().into());
-        }
-        if self.force {
-            body.insert("force".to_owned(), true.into());
         }
         Value::Object(body)
     }

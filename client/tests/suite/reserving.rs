@@ -108,7 +108,7 @@ async fn a_takeover_says_what_it_knows() {
     let refused = second.take_over(job.id(), 1, TakeOver::default()).await.unwrap_err();
     assert_eq!(refused.code(), Some("evidence_required"));
     let evidence = Some(Evidence::ProcessStopped("exit code 137".to_owned()));
-    let stated = TakeOver { evidence, outstanding: Some(20.into()), force: false };
+    let stated = TakeOver { evidence, outstanding: Some(20.into()) };
     fake.trouble("attempts", [Trouble::Doubt]);
     let taken = second.take_over(job.id(), 1, stated).await.unwrap();
     let seen = fake.seen("attempts");
