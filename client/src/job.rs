@@ -16,8 +16,9 @@ use crate::call::Call;
 use crate::error::Error;
 use crate::inner::{Inner, check_call, unknown};
 use crate::keep::keep;
+use crate::list;
 use crate::request::put;
-use crate::view::{CallView, Reservation};
+use crate::view::{CallItem, CallState, CallView, Reservation};
 
 /// Whether a job may still spend, as far as this process knows. It only ever gets
 /// worse.
@@ -144,6 +145,22 @@ impl Handle {
         self.inner.deliver_all().await
     }
 
+    /// The reservation's calls, whichever attempt made them, newest first: those in
+    /// this state, or all. More than the newest 100,000 are not asked for.
+    ///
+    /// A job that the service does not settle because of `calls_in_flight`, made by
+    /// an earlier life of this process for example, finds their keys with
+    /// `calls(CallState::InFlight)`, and says of each how it ended
+    /// ([`settle_call`](Self::settle_call)) or that it does not know
+    /// ([`call_unknown`](Self::call_unknown)).
+    ///
+    /// # Errors
+    ///
+    /// What may happen to every request.
+    pub async fn calls(&self, state: impl Into<Option<CallState>>) -> Result<Vec<CallItem>, Error> {
+        list::calls(&self.inner, state.into()).await
+    }
+
     /// Says what a call has cost that this attempt was admitted for and whose
     /// outcome was not known, as when it was found out from the provider.
     ///
@@ -222,8 +239,9 @@ impl Job {
     /// # Errors
     ///
     /// The job, with [`Error::Refused`], for example with the code
-    /// `calls_in_flight` while other tasks are still paying, or with what may
-    /// happen to every request. It may be tried again.
+    /// `calls_in_flight` while other tasks are still paying (or if they were made
+    /// by an earlier life of this process: see [`calls`](Handle::calls)), or with
+    /// what may happen to every request. It may be tried again.
     pub async fn settle_calls(self) -> Result<Reservation, Unsettled> {
         let body = self.inner.body();
         self.finish(body).await

@@ -143,6 +143,39 @@ pub enum CallState {
     Other,
 }
 
+impl CallState {
+    /// The service's word for it.
+    pub(crate) fn word(self) -> Option<&'static str> {
+        match self {
+            Self::InFlight => Some("in_flight"),
+            Self::Settled => Some("settled"),
+            Self::Unknown => Some("unknown"),
+            Self::NotSent => Some("not_sent"),
+            Self::Other => None,
+        }
+    }
+}
+
+/// One of a reservation's calls.
+#[derive(Debug, Clone, Deserialize)]
+#[non_exhaustive]
+pub struct CallItem {
+    /// The client's own key for it.
+    pub call: String,
+    /// How it ended, if it has.
+    pub state: CallState,
+    /// What it was admitted for.
+    #[serde(deserialize_with = "exact")]
+    pub units: Decimal,
+    /// What it has cost; none until it is settled.
+    #[serde(default, deserialize_with = "exact_if_any")]
+    pub actual: Option<Decimal>,
+    /// The number of the attempt that it was admitted for.
+    pub attempt: u32,
+    /// The provider's own name for the request.
+    pub provider_request_id: Option<String>,
+}
+
 /// A call, and its reservation after what was just asked about it.
 #[derive(Debug, Clone, Deserialize)]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 
 use std::future::pending;
 
-use spend_ledger_client::{CallError, CallState, Error, Failure, JobState, Paid, Report};
+use spend_ledger_client::{CallError, CallItem, CallState, Error, Failure, JobState, Paid, Report};
 use tokio::sync::{oneshot, watch};
 
 use crate::support::{Trouble, broken, builder, bulk, five, job, never};
@@ -62,6 +62,39 @@ async fn a_repeat_is_paid_for_only_if_nobody_else_can_have() {
     assert_eq!(early.job.call_unknown("c-1").await.unwrap().state, CallState::Unknown);
     assert_eq!(early.job.settle_calls().await.unwrap().charged, 10.into());
     life.abort();
+}
+
+#[tokio::test]
+async fn calls_in_flight_are_found_and_ended() {
+    let (fake, _client, _job) = job(30).await;
+    let restarted = async || builder(&fake).holder("w-1").build().unwrap().reserve("job-2", bulk(30)).await.unwrap();
+    let before = restarted().await;
+    before.call("c-0", 6).run(five).await.unwrap();
+    let paying: Vec<_> = ["c-1", "c-2", "c-3"]
+        .map(|key| {
+            let handle = before.clone();
+            tokio::spawn(async move { handle.call(key, 6).run::<(), std::io::Error, _, _>(pending).await.map(|_| ()) })
+        })
+        .into();
+    for key in ["c-1", "c-2", "c-3"] {
+        fake.call_is(key, "in_flight").await;
+    }
+    let job = restarted().await;
+    let unsettled = job.settle_calls().await.unwrap_err();
+    assert_eq!(unsettled.error.code(), Some("calls_in_flight"));
+    let job = unsettled.job;
+    let keys = |calls: Vec<CallItem>| calls.into_iter().map(|call| call.call).collect::<Vec<_>>();
+    assert_eq!(keys(job.calls(None).await.unwrap()), ["c-0", "c-1", "c-2", "c-3"]);
+    let in_flight = job.calls(CallState::InFlight).await.unwrap();
+    assert_eq!((in_flight[0].units, in_flight[0].attempt, in_flight[0].actual), (6.into(), 1, None));
+    for call in keys(in_flight) {
+        job.call_unknown(&call).await.unwrap();
+    }
+    assert_eq!(keys(job.calls(CallState::Settled).await.unwrap()), ["c-0"]);
+    assert!(matches!(job.calls(CallState::Other).await, Err(Error::Invalid { .. })));
+    let fenced = job.settle_calls().await.unwrap();
+    assert_eq!((fenced.settled, fenced.unknown), (5.into(), 18.into()));
+    paying.iter().for_each(|task| task.abort());
 }
 
 #[tokio::test]

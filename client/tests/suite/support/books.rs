@@ -310,6 +310,18 @@ impl Books {
         Answer::ok(200, self.show_call(id, key))
     }
 
+    /// The calls in this state, two on a page.
+    pub fn list(&self, id: &str, query: &BTreeMap<String, String>) -> Answer {
+        let it = &self.reservations[id];
+        let state = query.get("state");
+        let calls: Vec<&String> =
+            it.calls.keys().filter(|key| state.is_none_or(|s| it.calls[*key].state == s)).collect();
+        let from: usize = query.get("cursor").map_or(0, |cursor| cursor.parse().unwrap());
+        let items: Vec<Value> = calls.iter().skip(from).take(2).map(|key| self.show_call(id, key)).collect();
+        let next = (from + 2 < calls.len()).then(|| (from + 2).to_string());
+        Answer::ok(200, json!({ "items": items, "next_cursor": next }))
+    }
+
     fn show_call(&self, id: &str, key: &str) -> Value {
         let it = &self.reservations[id];
         let call = &it.calls[key];

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
@@ -76,6 +76,7 @@ impl Fake {
         let app = Router::new()
             .route("/v1/reservations", post(reserve))
             .route("/v1/reservations/{id}", get(show))
+            .route("/v1/reservations/{id}/calls", post(admit).get(list))
             .route("/v1/reservations/{id}/{verb}", post(act))
             .route("/v1/reservations/{id}/calls/{call}/settle", post(settle_call))
             .with_state(fake.clone());
@@ -183,6 +184,16 @@ async fn reserve(State(fake): State<Fake>, headers: HeaderMap, body: Bytes) -> R
 
 async fn show(State(fake): State<Fake>, Path(id): Path<String>, headers: HeaderMap) -> Response {
     fake.answer("get", &headers, &Bytes::new(), |books| Answer::ok(200, books.show(&id, None))).await
+}
+
+async fn list(State(fake): State<Fake>, Path(id): Path<String>, headers: HeaderMap, uri: Uri) -> Response {
+    let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let query = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    fake.answer("list", &headers, &Bytes::new(), |books| books.list(&id, &query)).await
+}
+
+async fn admit(fake: State<Fake>, Path(id): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
+    act(fake, Path((id, "calls".to_owned())), headers, body).await
 }
 
 async fn act(
