@@ -9,8 +9,9 @@ use serde_json::Value;
 use crate::amount::{Amount, Usage};
 use crate::error::{Error, Refusal, read};
 use crate::held::lock;
-use crate::inner::{Inner, Known, check_call, unknown};
+use crate::inner::{Inner, check_call};
 use crate::job::JobState;
+use crate::untold::unknown;
 use crate::view::{CallState, CallView};
 use crate::wire;
 
@@ -57,12 +58,16 @@ impl<E> From<E> for Failure<E> {
 pub enum Report {
     /// It does.
     Acknowledged(Box<CallView>),
-    /// It did not answer, however often it was tried. The job remembers, and tells it
-    /// before it settles (or when asked to: [`deliver_reports`](crate::Handle::deliver_reports)). Should this process end before that, the call
-    /// stays in flight, charged at the most that it may cost.
+    /// It did not answer, however often it was tried, or did not let this process in,
+    /// whose key was revoked for example. This process remembers, and tells it when
+    /// the job is settled or dropped, when another job of the same attempt is, or
+    /// when asked to: [`deliver_reports`](crate::Client::deliver_reports). Should the
+    /// process end before that, the call stays in flight, charged at the most that
+    /// it may cost.
     Pending(Error),
     /// It would not have it. Usage that comes too late, after finance has settled
-    /// the job for example, it has kept as late usage. There is nothing to repeat.
+    /// the job for example, it has kept as late usage. What was no amount has left
+    /// the call with unknown outcome. There is nothing to repeat.
     Refused(Box<Refusal>),
 }
 
@@ -101,8 +106,8 @@ pub enum CallError<E> {
     #[error("the job has stopped: {0:?}")]
     Stopped(JobState),
     /// Not paid: a call of this key was admitted before. Paying now could be
-    /// paying twice. If it is still in flight, say how it ended
-    /// ([`settle_call`](crate::Handle::settle_call),
+    /// paying twice. If it is still in flight, and nobody in this process is paying
+    /// for it, say how it ended ([`settle_call`](crate::Handle::settle_call),
     /// [`call_unknown`](crate::Handle::call_unknown)) before the job settles.
     #[error("the call {key} was admitted before")]
     AlreadyAdmitted {
@@ -193,12 +198,12 @@ impl<'a> Call<'a> {
         let asking = Asking::begin(self.inner, &self.key)
             .ok_or_else(|| CallError::AlreadyAdmitted { key: self.key.clone(), call: None })?;
         let exchange = self.inner.core.wire.send(&self.request()).await;
-        let repeated = asking.repeated || exchange.tries > 1;
+        let repeated = exchange.tries > 1;
         let answer = match self.inner.learn(exchange) {
             Ok(answer) => answer,
             Err(error) => {
                 if let Error::Refused(refusal) = &error {
-                    asking.refused();
+                    asking.refused(refusal, repeated);
                     if matches!(refusal.code.as_str(), "stale_attempt" | "not_active") {
                         self.stop()?;
                     }
@@ -209,13 +214,16 @@ impl<'a> Call<'a> {
         let view: CallView = read(&answer).map_err(CallError::NotAdmitted)?;
         self.inner.saw_state(view.reservation_state);
         asking.admitted();
-        // The answer to a repeat says that the key was known, not by whom. It was
-        // this call's own lost try only if nobody else can have sent one.
-        let own = repeated && self.inner.fresh && view.state == CallState::InFlight;
+        // A 200 says that the key was known, not by whom. It was an own try, lost on
+        // the way or repeated within the service, only if nobody else can have sent
+        // one until now: no other process, and no other job in this one. If not,
+        // somebody may be paying for it, and there is nothing to say of it here.
+        let own = self.inner.is_fresh() && view.state == CallState::InFlight;
         if answer.status != 201 && !own {
             return Err(CallError::AlreadyAdmitted { key: self.key.clone(), call: Some(Box::new(view)) });
         }
-        let admitted = Admitted { inner: Arc::clone(self.inner), key: self.key.clone(), report: Some(unknown()) };
+        let (inner, key) = (Arc::clone(self.inner), self.key.clone());
+        let admitted = Admitted { inner, key, remembered: false, told: false };
         // Stopped while the ledger said yes: nothing has been sent, and nothing need be.
         if let Err(stopped) = self.stop() {
             let not_sent = self.inner.not_sent();
@@ -256,36 +264,43 @@ struct Asking<'a> {
     inner: &'a Inner,
     key: &'a str,
     /// Whether it has been asked for before without an answer.
-    repeated: bool,
+    before: bool,
+    answered: bool,
 }
 
 impl<'a> Asking<'a> {
     /// None if the key is in use.
     fn begin(inner: &'a Inner, key: &'a str) -> Option<Self> {
         let mut calls = lock(&inner.calls);
-        let repeated = match calls.get(key) {
-            None => false,
-            Some(Known::Unanswered) => true,
-            Some(Known::Asking | Known::Used) => return None,
-        };
-        calls.insert(key.to_owned(), Known::Asking);
-        Some(Self { inner, key, repeated })
+        if calls.contains(key) {
+            return None;
+        }
+        let before = inner.core.held.asks(&inner.attempt, key)?;
+        calls.insert(key.to_owned());
+        Some(Self { inner, key, before, answered: false })
     }
 
-    /// A refusal leaves the key unused.
-    fn refused(self) {
-        lock(&self.inner.calls).remove(self.key);
+    /// A refusal leaves the key unused, and says nothing of tries before it that
+    /// were not answered: one of them may have been admitted, or may still be.
+    fn refused(mut self, refusal: &Refusal, repeated: bool) {
+        let doubtful = self.before || repeated || refusal.status >= 500;
+        // Another attempt's key is none that this one could have been admitted for.
+        self.answered = !doubtful || refusal.code == "call_key_taken";
+        if self.answered {
+            lock(&self.inner.calls).remove(self.key);
+        }
     }
 
-    fn admitted(self) {
-        lock(&self.inner.calls).insert(self.key.to_owned(), Known::Used);
+    fn admitted(mut self) {
+        self.answered = true;
     }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        if let Some(known @ Known::Asking) = lock(&self.inner.calls).get_mut(self.key) {
-            *known = Known::Unanswered;
+        if !self.answered {
+            lock(&self.inner.calls).remove(self.key);
+            self.inner.core.held.unanswered(&self.inner.attempt, self.key);
         }
     }
 }
@@ -295,8 +310,10 @@ impl Drop for Asking<'_> {
 struct Admitted {
     inner: Arc<Inner>,
     key: String,
-    /// What there is to tell; none once it has been told.
-    report: Option<Value>,
+    /// Whether how it ended is remembered.
+    remembered: bool,
+    /// Whether it has been told, or tried to.
+    told: bool,
 }
 
 impl Admitted {
@@ -306,34 +323,32 @@ impl Admitted {
         self.ended(Value::Object(body)).await
     }
 
-    async fn ended(mut self, report: Value) -> Report {
-        self.report = Some(report.clone());
-        let told = self.inner.deliver(&self.key, &report).await;
-        match &told {
-            Report::Pending(_) => self.inner.remember(&self.key, report),
-            // What was stated is no amount: the call must not stay in flight.
-            Report::Refused(refusal) if refusal.status == 400 => {
-                self.report = Some(unknown());
-                if let Report::Pending(_) = self.inner.deliver(&self.key, &unknown()).await {
-                    self.inner.remember(&self.key, unknown());
-                }
-            }
-            _ => {}
+    async fn ended(mut self, body: Value) -> Report {
+        let untold = self.inner.remember(&self.key, body);
+        self.remembered = true;
+        let report = self.inner.tell(&self.key, &untold).await;
+        if let Report::Refused(_) = report {
+            // There may be something else to tell now.
+            let _ = self.inner.tell_remembered(&self.key).await;
         }
-        self.report = None;
-        told
+        self.told = true;
+        report
     }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let Some(report) = self.report.take() else { return };
-        self.inner.remember(&self.key, report);
-        // Without a runtime it is delivered when the job settles.
+        if self.told {
+            return;
+        }
+        if !self.remembered {
+            self.inner.remember(&self.key, unknown());
+        }
+        // Without a runtime it is told when the job settles.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (inner, key) = (Arc::clone(&self.inner), std::mem::take(&mut self.key));
             runtime.spawn(async move {
-                if let Err(error) = inner.deliver_remembered(&key).await {
+                if let Err(error) = inner.tell_remembered(&key).await {
                     tracing::warn!(call = key, %error, "how a call ended is not reported yet");
                 }
             });

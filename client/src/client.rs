@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use crate::endpoint::{Key, ServiceUrl};
 use crate::error::{BuildError, Error, accepted, read};
-use crate::held::{Held, Taken};
+use crate::held::{AttemptId, Held, Taken};
 use crate::inner::Inner;
 use crate::job::Job;
 use crate::request::{Request, TakeOver, put};
-use crate::view::{Reservation, ReservationState};
+use crate::view::{Reservation, ReservationState, Token};
 use crate::wire::{self, Patience, Wire};
 
 /// A worker's connection to the service. Cloning it is cheap, and clones share
@@ -162,6 +162,22 @@ impl Client {
         self.start(wire::Request::post(url, &body)).await
     }
 
+    /// Tells the service how calls ended that it could not be told before
+    /// ([`Report::Pending`](crate::Report::Pending)), of all jobs of this client:
+    /// also of those that were dropped or lost, and will not settle any more. A
+    /// process that ends in an orderly way does it last.
+    ///
+    /// # Errors
+    ///
+    /// What may happen to every request, if something still cannot be told. It is
+    /// still remembered then.
+    pub async fn deliver_reports(&self) -> Result<(), Error> {
+        for attempt in self.0.held.untold_attempts() {
+            self.0.tell_all(&attempt, |_| ()).await?;
+        }
+        Ok(())
+    }
+
     /// A reservation as it is now.
     ///
     /// # Errors
@@ -169,7 +185,7 @@ impl Client {
     /// [`Error::Refused`] if there is none; and what may happen to every request.
     pub async fn reservation(&self, reservation: &str) -> Result<Reservation, Error> {
         let url = self.0.url.reservation(&[reservation]);
-        read(&accepted(self.0.wire.send(&wire::Request::get(url)).await)?)
+        self.0.show(&wire::Request::get(url)).await
     }
 
     /// Cancels a job, whoever works on it: its holder learns of it when it next
@@ -183,7 +199,7 @@ impl Client {
         let url = self.0.url.reservation(&[reservation, "cancel"]);
         let mut body = Map::new();
         put(&mut body, "reason", reason);
-        read(&accepted(self.0.wire.send(&wire::Request::post(url, &Value::Object(body))).await)?)
+        self.0.show(&wire::Request::post(url, &Value::Object(body))).await
     }
 
     /// Asks for an attempt, and makes a job of it.
@@ -193,25 +209,44 @@ impl Client {
         let answer = accepted(core.wire.send(&request).await)?;
         let created = answer.status == 201;
         let reservation: Reservation = read(&answer)?;
-        let token = reservation.attempt.as_ref().and_then(|it| Some((it.number, it.token.clone()?)));
-        let (number, token) = match (reservation.state, token) {
-            // An attempt of this process that was cancelled or fenced has still to settle.
-            (ReservationState::Active | ReservationState::Cancelling | ReservationState::Fenced, Some(token)) => token,
-            (ReservationState::Active | ReservationState::Waiting, None) => {
-                return Err(Error::Held(Box::new(reservation)));
-            }
-            _ => return Err(Error::Ended(Box::new(reservation))),
-        };
-        let taken = core.held.take((reservation.id.clone(), number));
+        core.held.saw(&reservation);
+        let (attempt, token) = core.to_work_on(&reservation)?;
+        let taken = core.held.take(&attempt);
         if taken == Taken::Busy {
             return Err(Error::Busy(Box::new(reservation)));
         }
         // Nobody else can have made a call under this attempt: it was made just now,
         // or by a lost try for a name that only this process has.
-        let fresh = taken == Taken::First && (created || core.made_up);
+        let active = reservation.state == ReservationState::Active;
+        let fresh = active && taken == Taken::First && (created || core.made_up);
         // What was there before may have had its lease for a while.
         let lease_until = if created { asked + Duration::from_secs(core.lease_seconds.into()) } else { asked };
-        Ok(Job::new(Inner::new(Arc::clone(core), reservation, number, token, fresh, lease_until)))
+        Ok(Job::new(Inner::new(Arc::clone(core), reservation, attempt, token, fresh, lease_until)))
+    }
+}
+
+impl Core {
+    /// Sends what answers with a reservation.
+    async fn show(&self, request: &wire::Request) -> Result<Reservation, Error> {
+        let reservation: Reservation = read(&accepted(self.wire.send(request).await)?)?;
+        self.held.saw(&reservation);
+        Ok(reservation)
+    }
+
+    /// The attempt that a job can be made of.
+    fn to_work_on(&self, reservation: &Reservation) -> Result<(AttemptId, Token), Error> {
+        let token = reservation.attempt.as_ref().and_then(|it| Some((it.number, it.token.clone()?)));
+        let attempt = token.map(|(number, token)| ((reservation.id.clone(), number), token));
+        match (reservation.state, attempt) {
+            // What was cancelled or fenced has still to be settled.
+            (ReservationState::Active | ReservationState::Cancelling | ReservationState::Fenced, Some(attempt)) => {
+                Ok(attempt)
+            }
+            (ReservationState::Active | ReservationState::Waiting, None) => {
+                Err(Error::Held(Box::new(reservation.clone())))
+            }
+            _ => Err(Error::Ended(Box::new(reservation.clone()))),
+        }
     }
 }
 

@@ -1,56 +1,45 @@
 //! What a job and everything that it started have in common: what is known of the
-//! reservation, and what the service has yet to be told about its calls.
+//! reservation, and of the keys of its calls.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use reqwest::Url;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::call::Report;
 use crate::client::Core;
 use crate::error::{Error, Refusal, accepted, read};
-use crate::held::lock;
+use crate::held::{AttemptId, Untold, lock};
 use crate::job::JobState;
-use crate::view::{CallView, Reservation, ReservationState, Token};
+use crate::untold::unknown;
+use crate::view::{Reservation, ReservationState, Token};
 use crate::wire::{self, Answer, Exchange};
-
-/// What this process knows of a call's key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// Its admission has been asked for.
-    Asking,
-    /// Its admission was asked for and the answer never came: it may be admitted,
-    /// and nothing has been paid for it.
-    Unanswered,
-    /// It was admitted. There is no second time.
-    Used,
-}
 
 /// What a job and everything that it started have in common.
 pub(crate) struct Inner {
     pub(crate) core: Arc<Core>,
-    pub(crate) id: String,
-    pub(crate) number: u32,
+    pub(crate) attempt: AttemptId,
     token: Token,
-    /// Whether no call can have been made under this attempt before this job.
-    pub(crate) fresh: bool,
+    /// Whether nobody but this job can have made a call under this attempt.
+    fresh: AtomicBool,
     pub(crate) state: watch::Sender<JobState>,
     latest: Mutex<Reservation>,
     lease_until: Mutex<Instant>,
-    pub(crate) calls: Mutex<HashMap<String, Known>>,
-    /// How calls ended that the service does not know of yet.
-    reports: Mutex<BTreeMap<String, Value>>,
+    /// Keys of calls that are being asked for, or were admitted: there is no second
+    /// time. Those of a job that was dropped are forgotten.
+    pub(crate) calls: Mutex<HashSet<String>>,
 }
 
 impl Inner {
     pub(crate) fn new(
         core: Arc<Core>,
         reservation: Reservation,
-        number: u32,
+        attempt: AttemptId,
         token: Token,
         fresh: bool,
         lease_until: Instant,
@@ -58,22 +47,20 @@ impl Inner {
         let state = reservation.state;
         let inner = Self {
             core,
-            id: reservation.id.clone(),
-            number,
+            attempt,
             token,
-            fresh,
+            fresh: AtomicBool::new(fresh),
             state: watch::Sender::new(JobState::Running),
             latest: Mutex::new(reservation),
             lease_until: Mutex::new(lease_until),
             calls: Mutex::default(),
-            reports: Mutex::default(),
         };
         inner.saw_state(state);
         inner
     }
 
     pub(crate) fn url(&self, rest: &[&str]) -> Url {
-        let path: Vec<&str> = [self.id.as_str()].iter().chain(rest).copied().collect();
+        let path: Vec<&str> = [self.attempt.0.as_str()].iter().chain(rest).copied().collect();
         self.core.url.reservation(&path)
     }
 
@@ -111,7 +98,7 @@ impl Inner {
         // A call that another attempt has made makes a token stale as well: where the
         // reservation is there, it says whether the attempt is.
         match refusal.code.as_str() {
-            "stale_attempt" if refusal.reservation.is_none() => self.become_at_least(JobState::Lost),
+            "stale_attempt" if refusal.reservation.is_none() => self.end(JobState::Lost),
             "not_active" if refusal.reservation.is_none() => self.become_at_least(JobState::Cancelled),
             _ => {}
         }
@@ -119,7 +106,8 @@ impl Inner {
 
     /// Remembers what a reservation has become.
     pub(crate) fn saw(&self, reservation: Reservation) {
-        let lost = reservation.attempt.as_ref().is_some_and(|attempt| attempt.number > self.number);
+        self.core.held.saw(&reservation);
+        let lost = reservation.attempt.as_ref().is_some_and(|attempt| attempt.number > self.attempt.1);
         let state = reservation.state;
         {
             let mut latest = lock(&self.latest);
@@ -136,12 +124,29 @@ impl Inner {
     /// Remembers what state a reservation is in.
     pub(crate) fn saw_state(&self, state: ReservationState) {
         match state {
-            ReservationState::Active | ReservationState::Waiting | ReservationState::Other => {}
             ReservationState::Cancelling | ReservationState::Fenced => self.become_at_least(JobState::Cancelled),
-            ReservationState::Settled | ReservationState::Expired | ReservationState::Cancelled => {
-                self.become_at_least(JobState::Over);
-            }
+            state if state.is_over() => self.end(JobState::Over),
+            _ => {}
         }
+    }
+
+    /// No job will work on this attempt again.
+    pub(crate) fn end(&self, state: JobState) {
+        self.core.held.end(&self.attempt);
+        self.become_at_least(state);
+    }
+
+    /// Its job has been dropped. From now on another job may make calls under this
+    /// attempt, and this one's handles may make none.
+    pub(crate) fn leave(&self) {
+        self.fresh.store(false, Ordering::SeqCst);
+        self.become_at_least(JobState::Over);
+        lock(&self.calls).clear();
+    }
+
+    /// Whether nobody but this job can have made a call under this attempt until now.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh.load(Ordering::SeqCst)
     }
 
     pub(crate) fn become_at_least(&self, state: JobState) {
@@ -170,57 +175,49 @@ impl Inner {
     }
 
     /// Says how a call ended.
-    pub(crate) async fn deliver(&self, call: &str, report: &Value) -> Report {
-        let request = wire::Request::post(self.url(&["calls", call, "settle"]), report);
-        let answer = self.learn(self.core.wire.send(&request).await);
-        match answer.and_then(|answer| read::<CallView>(&answer)) {
-            Ok(view) => {
-                self.saw_state(view.reservation_state);
-                Report::Acknowledged(Box::new(view))
-            }
-            Err(Error::Refused(refusal)) => Report::Refused(refusal),
-            Err(error) => Report::Pending(error),
-        }
+    pub(crate) async fn deliver(&self, call: &str, body: &Value) -> Report {
+        let report = self.core.deliver(&self.attempt, call, body).await;
+        self.learn_report(&report);
+        report
     }
 
     /// Keeps how a call ended until the service knows.
-    pub(crate) fn remember(&self, call: &str, report: Value) {
-        lock(&self.reports).insert(call.to_owned(), report);
+    pub(crate) fn remember(&self, call: &str, body: Value) -> Untold {
+        self.core.held.remember(&self.attempt, call, body)
     }
 
-    /// Delivers what was remembered about a call. It is forgotten once it is known,
-    /// unless something else has been remembered meanwhile.
-    pub(crate) async fn deliver_remembered(&self, call: &str) -> Result<(), Error> {
-        let Some(report) = lock(&self.reports).get(call).cloned() else { return Ok(()) };
-        if let Report::Pending(error) = self.deliver(call, &report).await {
-            return Err(error);
-        }
-        let mut reports = lock(&self.reports);
-        if reports.get(call) == Some(&report) {
-            reports.remove(call);
-        }
-        Ok(())
+    /// Says how a call ended that is remembered until the service knows.
+    pub(crate) async fn tell(&self, call: &str, untold: &Untold) -> Report {
+        let report = self.core.tell(&self.attempt, call, untold).await;
+        self.learn_report(&report);
+        report
     }
 
-    /// Delivers all that was remembered.
-    pub(crate) async fn deliver_all(&self) -> Result<(), Error> {
-        let calls: Vec<String> = lock(&self.reports).keys().cloned().collect();
-        for call in calls {
-            self.deliver_remembered(&call).await?;
+    /// Says how a call ended if that is remembered.
+    pub(crate) async fn tell_remembered(&self, call: &str) -> Result<(), Error> {
+        self.core.tell_remembered(&self.attempt, call, |report| self.learn_report(report)).await
+    }
+
+    /// Says all that is remembered of this attempt's calls.
+    pub(crate) async fn tell_all(&self) -> Result<(), Error> {
+        self.core.tell_all(&self.attempt, |report| self.learn_report(report)).await
+    }
+
+    fn learn_report(&self, report: &Report) {
+        match report {
+            Report::Acknowledged(view) => self.saw_state(view.reservation_state),
+            Report::Refused(refusal) | Report::Pending(Error::Refused(refusal)) => self.learn_refusal(refusal),
+            Report::Pending(_) => {}
         }
-        Ok(())
     }
 
     /// Gives up what may have been admitted without an answer, so that it does not
     /// stay in flight: nothing was paid for it here. That nobody else has paid for
     /// it is known only of an attempt that nobody else had.
     pub(crate) fn withdraw(&self) {
-        let report = if self.fresh { self.not_sent() } else { unknown() };
-        let mut calls = lock(&self.calls);
-        for (call, known) in calls.iter_mut().filter(|(_, known)| **known == Known::Unanswered) {
-            *known = Known::Used;
-            self.remember(call, report.clone());
-        }
+        let body = if self.is_fresh() { self.not_sent() } else { unknown() };
+        let calls = lock(&self.calls);
+        self.core.held.withdraw(&self.attempt, |call| calls.contains(call), &body);
     }
 
     pub(crate) fn not_sent(&self) -> Value {
@@ -228,11 +225,6 @@ impl Inner {
         body.insert("outcome".to_owned(), "not_sent".into());
         Value::Object(body)
     }
-}
-
-/// Any attempt's call may be said to have an unknown outcome.
-pub(crate) fn unknown() -> Value {
-    json!({ "outcome": "unknown" })
 }
 
 /// A segment of a path cannot be `.` or `..`, however it is escaped.

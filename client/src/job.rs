@@ -14,10 +14,11 @@ use tokio::time::Instant;
 use crate::amount::{Amount, Usage};
 use crate::call::Call;
 use crate::error::Error;
-use crate::inner::{Inner, check_call, unknown};
+use crate::inner::{Inner, check_call};
 use crate::keep::keep;
 use crate::list;
 use crate::request::put;
+use crate::untold::unknown;
 use crate::view::{CallItem, CallState, CallView, Reservation};
 
 /// Whether a job may still spend, as far as this process knows. It only ever gets
@@ -48,13 +49,13 @@ impl Handle {
     /// The reservation's id.
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.inner.id
+        &self.inner.attempt.0
     }
 
     /// The number of the attempt that this process holds.
     #[must_use]
     pub fn attempt(&self) -> u32 {
-        self.inner.number
+        self.inner.attempt.1
     }
 
     /// The reservation as the service last described it.
@@ -135,14 +136,18 @@ impl Handle {
     }
 
     /// Tells the service how calls ended that it could not be told before
-    /// ([`Report::Pending`](crate::Report::Pending)). Settling does it first; a job
-    /// that was lost does not settle, but its calls still can.
+    /// ([`Report::Pending`](crate::Report::Pending)), whichever job of this attempt
+    /// in this process made them. Settling does it first; a job that was lost does
+    /// not settle, but its calls still can.
+    /// ([`Client::deliver_reports`](crate::Client::deliver_reports) does it for all
+    /// jobs, those that are gone included.)
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] or [`Error::Protocol`] if it still cannot be told.
+    /// What may happen to every request, if it still cannot be told. It is still
+    /// remembered then.
     pub async fn deliver_reports(&self) -> Result<(), Error> {
-        self.inner.deliver_all().await
+        self.inner.tell_all().await
     }
 
     /// The reservation's calls, whichever attempt made them, newest first: those in
@@ -192,7 +197,7 @@ impl Handle {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Job");
-        debug.field("id", &self.inner.id).field("attempt", &self.inner.number).field("state", &self.state());
+        debug.field("id", &self.id()).field("attempt", &self.attempt()).field("state", &self.state());
         debug.finish_non_exhaustive()
     }
 }
@@ -202,10 +207,13 @@ impl fmt::Debug for Handle {
 /// that share the work clone that.
 ///
 /// A job ends by [`settle`](Job::settle) or [`settle_calls`](Job::settle_calls).
-/// Dropped before that, it says nothing to the service and gives nothing back,
-/// since nobody knows what it may have spent: the reservation stays charged, its
-/// lease runs out, and then somebody takes it over or fences it. This process gets
-/// it back by reserving with the same key.
+/// Dropped before that, it gives nothing back, since nobody knows what it may have
+/// spent: the reservation stays charged, its lease runs out, and then somebody takes
+/// it over or fences it. This process gets it back by reserving with the same key.
+/// What its calls have cost is still told: what the service could not be told before
+/// is tried again when the job is dropped, and if it still cannot be, by the next job
+/// of the same attempt or by
+/// [`Client::deliver_reports`](crate::Client::deliver_reports).
 #[derive(Debug)]
 #[must_use = "dropped, it is no longer renewed and stays charged"]
 pub struct Job {
@@ -262,7 +270,7 @@ impl Job {
     async fn finish(self, body: Map<String, Value>) -> Result<Reservation, Unsettled> {
         match self.flush_and_settle(body).await {
             Ok(reservation) => {
-                self.inner.become_at_least(JobState::Over);
+                self.inner.end(JobState::Over);
                 Ok(reservation)
             }
             Err(error) => Err(Unsettled { job: self, error }),
@@ -271,7 +279,7 @@ impl Job {
 
     async fn flush_and_settle(&self, body: Map<String, Value>) -> Result<Reservation, Error> {
         self.inner.withdraw();
-        self.inner.deliver_all().await?;
+        self.inner.tell_all().await?;
         self.inner.ask_reservation(&["settle"], body).await
     }
 }
@@ -287,8 +295,21 @@ impl Deref for Job {
 impl Drop for Job {
     fn drop(&mut self) {
         self.keeper.abort();
-        let attempt = (self.inner.id.clone(), self.inner.number);
-        self.inner.core.held.give_back(attempt, self.inner.state() >= JobState::Lost);
-        self.inner.become_at_least(JobState::Over);
+        // Before anybody else can have the attempt.
+        self.inner.leave();
+        let (inner, held) = (Arc::clone(&self.inner), &self.inner.core.held);
+        held.give_back(&inner.attempt);
+        if held.untold_calls(&inner.attempt).is_empty() {
+            return;
+        }
+        // Without a runtime it is left to whoever comes next.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Err(error) = inner.tell_all().await {
+                    let reservation = &inner.attempt.0;
+                    tracing::warn!(reservation, %error, "how calls ended is not reported yet");
+                }
+            });
+        }
     }
 }

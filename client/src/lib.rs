@@ -60,8 +60,10 @@
 //!   somebody knows better. One that was certainly not sent ([`Failure::NotSent`])
 //!   costs nothing.
 //! - **Paid results.** What was paid for is handed to the caller even when the
-//!   ledger cannot be told ([`Done`], [`Report::Pending`]): the job remembers, and
-//!   tells it before it settles.
+//!   ledger cannot be told ([`Done`], [`Report::Pending`]). The process remembers
+//!   what it has cost, also when the job is dropped or lost, and tells the ledger
+//!   before the job settles, when it is dropped, or when asked to
+//!   ([`Client::deliver_reports`]).
 //!
 //! # What it does not
 //!
@@ -69,7 +71,18 @@
 //!   charged until somebody takes it over, fences it, or reserves it again.
 //! - It does not wait for budgets: a refusal says whether and when asking again can
 //!   help ([`Refusal::retry`]).
+//! - It writes nothing down. What is known only to a process, such as what a call
+//!   has cost that the ledger could not be told of, ends with the process; the call
+//!   stays charged at the most that it may have cost.
 //! - It speaks plain HTTP/1.1, directly: no TLS, no proxy, no redirects.
+//!
+//! # What it keeps in memory
+//!
+//! The keys of a job's calls, until the job is dropped; how calls ended, until the
+//! service knows; and that a job was dropped, until it is seen (by reserving the same
+//! job, or looking at its reservation) that another attempt has replaced it or that
+//! it has ended. A process that drops jobs and never comes back to them keeps some
+//! hundred bytes for each.
 //!
 //! Where workers call a provider directly (`worker` enforcement) there are no
 //! calls: report [`progress`](Handle::progress), [`extend`](Handle::extend) before
@@ -88,6 +101,7 @@ mod job;
 mod keep;
 mod list;
 mod request;
+mod untold;
 mod view;
 pub mod wire;
 

@@ -30,6 +30,13 @@ pub enum ReservationState {
     Other,
 }
 
+impl ReservationState {
+    /// Whether nothing can change any more but by finance.
+    pub(crate) fn is_over(self) -> bool {
+        matches!(self, Self::Settled | Self::Expired | Self::Cancelled)
+    }
+}
+
 /// Who can stop a worker from spending at a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -65,6 +65,20 @@ async fn a_repeat_is_paid_for_only_if_nobody_else_can_have() {
 }
 
 #[tokio::test]
+async fn what_the_service_has_repeated_within_is_this_jobs_own() {
+    let (fake, client, job) = job(30).await;
+    fake.trouble("calls", [Trouble::Repeated]);
+    job.call("c-1", 10).run(five).await.unwrap();
+    assert_eq!(fake.seen("calls").len(), 1);
+    // Not if another job may have asked for it.
+    drop(job);
+    let job = client.reserve("job-1", bulk(30)).await.unwrap();
+    fake.trouble("calls", [Trouble::Repeated]);
+    let error = job.call("c-2", 10).run(never).await.unwrap_err();
+    assert!(matches!(&error, CallError::AlreadyAdmitted { call: Some(call), .. } if call.state == CallState::InFlight));
+}
+
+#[tokio::test]
 async fn calls_in_flight_are_found_and_ended() {
     let (fake, _client, _job) = job(30).await;
     let restarted = async || builder(&fake).holder("w-1").build().unwrap().reserve("job-2", bulk(30)).await.unwrap();

@@ -101,6 +101,52 @@ async fn what_may_have_been_admitted_and_was_not_paid_is_withdrawn() {
 }
 
 #[tokio::test]
+async fn a_refusal_does_not_hide_what_may_have_been_admitted_before() {
+    let fake = Fake::start().await;
+    let client = builder(&fake).retry_for(Duration::ZERO).build().unwrap();
+    let job = client.reserve("job-1", bulk(30)).await.unwrap();
+    fake.trouble("calls", [Trouble::Doubt]);
+    assert!(matches!(job.call("c-1", 6).run(never).await, Err(CallError::NotAdmitted(Error::Unreachable { .. }))));
+    let error = job.call("c-1", 8).run(never).await.unwrap_err();
+    assert!(matches!(&error, CallError::NotAdmitted(error) if error.code() == Some("idempotency_key_reused")));
+    let settled = job.settle_calls().await.unwrap();
+    assert_eq!(settled.charged, 0.into());
+    assert_eq!(fake.memory().books.call_state("c-1").as_deref(), Some("not_sent"));
+}
+
+#[tokio::test]
+async fn what_is_admitted_after_it_was_withdrawn_is_withdrawn_again() {
+    let fake = Fake::start().await;
+    let client = builder(&fake).retry_for(Duration::ZERO).build().unwrap();
+    let job = client.reserve("job-1", bulk(30)).await.unwrap();
+    fake.trouble("calls", [Trouble::Busy(0)]);
+    assert!(matches!(job.call("c-1", 6).run(never).await, Err(CallError::NotAdmitted(Error::Unreachable { .. }))));
+    fake.trouble("settle", [Trouble::Busy(0)]);
+    let unsettled = job.settle_calls().await.unwrap_err();
+    assert!(matches!(unsettled.error, Error::Unreachable { .. }));
+    assert_eq!(fake.memory().books.call_state("c-1"), None);
+    // The request was on its way for longer.
+    let late = fake.seen("calls")[0].json();
+    assert_eq!(fake.memory().books.act("id-job-1", "calls", &late).status, 201);
+    let settled = unsettled.job.settle_calls().await.unwrap();
+    assert_eq!((settled.charged, fake.seen("settle_call").len()), (0.into(), 2));
+    assert_eq!(fake.memory().books.call_state("c-1").as_deref(), Some("not_sent"));
+}
+
+#[tokio::test]
+async fn what_was_withdrawn_and_is_not_there_may_be_asked_for_again() {
+    let fake = Fake::start().await;
+    let client = builder(&fake).retry_for(Duration::ZERO).build().unwrap();
+    let job = client.reserve("job-1", bulk(30)).await.unwrap();
+    fake.trouble("calls", [Trouble::Busy(0)]);
+    assert!(job.call("c-1", 6).run(never).await.is_err());
+    fake.trouble("settle", [Trouble::Busy(0)]);
+    let job = job.settle_calls().await.unwrap_err().job;
+    job.call("c-1", 6).run(five).await.unwrap();
+    assert_eq!(job.settle_calls().await.unwrap().charged, 5.into());
+}
+
+#[tokio::test]
 async fn a_paid_result_survives_a_ledger_that_does_not_answer() {
     let fake = Fake::start().await;
     let client = builder(&fake).retry_for(Duration::ZERO).build().unwrap();
@@ -151,4 +197,29 @@ async fn a_cost_that_is_no_amount_leaves_the_outcome_unknown() {
     assert!(matches!(done.report, Report::Refused(refusal) if refusal.status == 400));
     assert_eq!(fake.memory().books.call_state("c-1").as_deref(), Some("unknown"));
     assert_eq!(job.settle_calls().await.unwrap().charged, 6.into());
+}
+
+#[tokio::test]
+async fn a_remembered_cost_that_is_no_amount_leaves_the_outcome_unknown() {
+    let fake = Fake::start().await;
+    let client = builder(&fake).retry_for(Duration::ZERO).build().unwrap();
+    let job = client.reserve("job-1", bulk(30)).await.unwrap();
+    let pay = || async { Ok::<_, Failure<std::io::Error>>(Paid::new(-1, "value")) };
+    // Told late, before settling.
+    fake.trouble("settle_call", [Trouble::Busy(0)]);
+    let done = job.call("c-1", 6).run(pay).await.unwrap();
+    assert!(matches!(done.report, Report::Pending(_)));
+    // Told at once, and that it is unknown told late.
+    fake.trouble("settle_call", [Trouble::Refused(400, "invalid_request"), Trouble::Busy(0)]);
+    let done = job.call("c-2", 7).run(pay).await.unwrap();
+    assert!(matches!(done.report, Report::Refused(_)));
+    assert_eq!(fake.memory().books.call_state("c-2").as_deref(), Some("in_flight"));
+    // And told late twice.
+    fake.trouble("settle_call", [Trouble::Refused(400, "invalid_request"), Trouble::Busy(0)]);
+    assert!(matches!(job.deliver_reports().await, Err(Error::Unreachable { .. })));
+    let fenced = job.settle_calls().await.unwrap();
+    assert_eq!((fenced.charged, fenced.unknown), (13.into(), 13.into()));
+    for call in ["c-1", "c-2"] {
+        assert_eq!(fake.memory().books.call_state(call).as_deref(), Some("unknown"));
+    }
 }

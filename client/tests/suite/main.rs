@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod calls;
+mod dropped;
 mod leases;
 mod lost_answers;
 mod reserving;

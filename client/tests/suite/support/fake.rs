@@ -25,6 +25,9 @@ pub enum Trouble {
     Lost,
     /// It is decided, and the answer says that nobody knows.
     Doubt,
+    /// It is decided twice, as by a service that repeats its own statement, and the
+    /// second answer is given.
+    Repeated,
     /// It is decided once this is true, and answered then.
     Held(watch::Receiver<bool>),
     /// It is not decided: the service asks to come back after so many seconds.
@@ -129,7 +132,7 @@ impl Fake {
         verb: &str,
         headers: &HeaderMap,
         body: &Bytes,
-        decide: impl FnOnce(&mut Books) -> Answer,
+        decide: impl Fn(&mut Books) -> Answer,
     ) -> Response {
         let trouble = {
             let mut memory = self.memory();
@@ -149,6 +152,10 @@ impl Fake {
                 return (StatusCode::SERVICE_UNAVAILABLE, headers, body.to_string()).into_response();
             }
             Some(Trouble::Refused(status, code)) => Answer::problem(status, code, None),
+            Some(Trouble::Repeated) => {
+                decide(&mut self.memory().books);
+                decide(&mut self.memory().books)
+            }
             _ => decide(&mut self.memory().books),
         };
         self.arrived();
