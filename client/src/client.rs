@@ -13,7 +13,7 @@ use crate::held::{AttemptId, Held, Taken};
 use crate::inner::Inner;
 use crate::job::Job;
 use crate::request::{Request, TakeOver, put};
-use crate::view::{Reservation, ReservationState, Token};
+use crate::view::{Enforcement, Reservation, ReservationState, Token};
 use crate::wire::{self, Patience, Wire};
 
 /// A worker's connection to the service. Cloning it is cheap, and clones share
@@ -238,9 +238,17 @@ impl Core {
         let token = reservation.attempt.as_ref().and_then(|it| Some((it.number, it.token.clone()?)));
         let attempt = token.map(|(number, token)| ((reservation.id.clone(), number), token));
         match (reservation.state, attempt) {
-            // What was cancelled or fenced has still to be settled.
-            (ReservationState::Active | ReservationState::Cancelling | ReservationState::Fenced, Some(attempt)) => {
-                Ok(attempt)
+            // What was cancelled has still to be settled.
+            (ReservationState::Active | ReservationState::Cancelling, Some(attempt)) => Ok(attempt),
+            // Where the ledger admits the calls a fence leaves only those charged that
+            // have not ended, and settling changes nothing. Where it does not, the
+            // worker may know better than whoever fenced.
+            (ReservationState::Fenced, Some(attempt)) => {
+                if reservation.enforcement != Enforcement::Calls || self.held.is_unfinished(&attempt.0) {
+                    return Ok(attempt);
+                }
+                self.held.end(&attempt.0);
+                Err(Error::Ended(Box::new(reservation.clone())))
             }
             (ReservationState::Active | ReservationState::Waiting, None) => {
                 Err(Error::Held(Box::new(reservation.clone())))

@@ -59,8 +59,13 @@ pub enum Error {
     /// on with the job it has to be taken over ([`Client::take_over`](crate::Client::take_over)).
     #[error("reservation {} is {}", .0.id, held_by(.0))]
     Held(Box<Reservation>),
-    /// The job was reserved before and has come to its end, or another process has it
-    /// and it was cancelled: there is nothing left to do.
+    /// The job was reserved before, and there is nothing left to do: it is settled;
+    /// or it is fenced, by its own settlement or by somebody else, where the ledger
+    /// admits every call, and only calls that have not ended are still charged; or
+    /// another process has it and it was cancelled or fenced. Who finds out what such
+    /// a call has cost says so with a [`Handle`](crate::Handle) of the job that made
+    /// it ([`settle_call`](crate::Handle::settle_call)); if there is none any more, it
+    /// is finance's to settle.
     #[error("reservation {} has ended: {:?}", .0.id, .0.state)]
     Ended(Box<Reservation>),
     /// This process works on the reservation already: another [`Job`](crate::Job)

@@ -93,6 +93,11 @@ impl Held {
         }
     }
 
+    /// Whether a job works on the attempt, or left something to be told.
+    pub(crate) fn is_unfinished(&self, attempt: &AttemptId) -> bool {
+        lock(&self.0).get(attempt).is_some_and(|holding| holding.live || !holding.untold.is_empty())
+    }
+
     /// A call's admission was asked for and never answered.
     pub(crate) fn unanswered(&self, attempt: &AttemptId, call: &str) {
         self.change(attempt, |holding| holding.unanswered.insert(call.to_owned()));

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use spend_ledger_client::{CallError, CallState, Client, Error, Job, JobState, Report, TakeOver};
+use spend_ledger_client::{CallError, CallState, Client, Error, Failure, Job, JobState, Paid, Report, TakeOver};
 use tokio::sync::{oneshot, watch};
 
-use crate::support::{Fake, Trouble, builder, bulk, five, in_time, never};
+use crate::support::{Fake, Trouble, broken, builder, bulk, client, five, in_time, never};
 
 /// A job of a client that asks once.
 async fn impatient() -> (Fake, Client, Job) {
@@ -160,4 +160,43 @@ async fn a_dropped_jobs_unanswered_call_is_withdrawn_by_the_next_job() {
     // It could have been paid by a task of the first one, for all that this one knows.
     let fenced = next.settle_calls().await.unwrap();
     assert_eq!((fenced.charged, fenced.unknown), (6.into(), 6.into()));
+}
+
+#[tokio::test]
+async fn a_fenced_reservation_is_over_once_its_calls_are_told() {
+    let (fake, client, job) = impatient().await;
+    let handle = job.clone();
+    let unknown = || async { Err::<Paid<()>, _>(Failure::Unknown(broken())) };
+    assert!(matches!(job.call("c-1", 6).run(unknown).await, Err(CallError::Unknown { .. })));
+    assert_eq!(job.settle_calls().await.unwrap().unknown, 6.into());
+    let again = client.reserve("job-1", bulk(30)).await.unwrap_err();
+    assert!(matches!(again, Error::Ended(reservation) if reservation.unknown == 6.into()));
+    // Who finds out what the call has cost can still say so.
+    handle.settle_call("c-1", 4).await.unwrap();
+    assert_eq!(fake.memory().books.only().state, "settled");
+}
+
+#[tokio::test]
+async fn a_fenced_reservation_is_this_processs_while_it_has_something_to_tell() {
+    let (fake, client, job) = untold().await;
+    fake.memory().books.only().state = "fenced";
+    assert!(matches!(client.reserve("job-1", bulk(30)).await, Err(Error::Busy(_))));
+    fake.trouble("settle_call", [Trouble::Busy(0)]);
+    drop(job);
+    fake.sees("settle_call", 2).await;
+    let next = client.reserve("job-1", bulk(30)).await.unwrap();
+    assert_eq!(next.state(), JobState::Cancelled);
+    assert_eq!(next.settle_calls().await.unwrap().settled, 5.into());
+}
+
+#[tokio::test]
+async fn a_fenced_worker_that_calls_the_provider_itself_can_say_what_it_used() {
+    let fake = Fake::with(crate::support::Books { worker_enforcement: true, ..Default::default() }).await;
+    let restarted = async || builder(&fake).holder("w-1").build().unwrap().reserve("job-1", bulk(30)).await;
+    drop(restarted().await.unwrap());
+    fake.memory().books.only().state = "fenced";
+    let job = restarted().await.unwrap();
+    assert_eq!(job.state(), JobState::Cancelled);
+    assert_eq!(job.settle(12).await.unwrap().settled, 12.into());
+    assert!(matches!(client(&fake).reserve("job-1", bulk(30)).await, Err(Error::Ended(_))));
 }
