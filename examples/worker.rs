@@ -77,7 +77,7 @@ async fn work(job: &Job) {
                 break;
             }
             Err(CallError::NotAdmitted(error)) if error.code() == Some("call_key_taken") => {
-                eprintln!("page {page} was paid for by an earlier attempt");
+                eprintln!("page {page} was asked for by an earlier attempt, which may have paid for it");
             }
             Err(error) => eprintln!("page {page}: {error}"),
         }

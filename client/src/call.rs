@@ -116,9 +116,13 @@ pub enum CallError<E> {
         /// The call as it is, if the service was asked.
         call: Option<Box<CallView>>,
     },
-    /// Not paid: not admitted, or not known to be. The same call may be tried
-    /// again. Where the refusal's code is `ceiling_reached`, after
-    /// [`extend`](crate::Handle::extend).
+    /// Not paid: not admitted, or not known to be. Without an answer
+    /// ([`Error::Unreachable`]) the same call may be tried again; after a refusal
+    /// where that can help: with the code `ceiling_reached` after
+    /// [`extend`](crate::Handle::extend), with `budget_exhausted` when
+    /// [`Refusal::retry`] says. With `call_key_taken` it never can: another attempt
+    /// has asked for the call, and may have paid for it. With
+    /// `idempotency_key_reused` this one has asked for it, with another amount.
     #[error("not admitted: {0}")]
     NotAdmitted(#[source] Error),
     /// The paid request failed, and nobody knows what it has cost.
