@@ -5,7 +5,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use spend_ledger_client as library;
-use spend_ledger_client::{Amount, CallError, Error, Failure, JobState, Paid, Request, TakeOver};
+use spend_ledger_client::{Amount, CallError, CallState, Error, Failure, JobState, Paid, Request, TakeOver};
 use tokio::sync::oneshot;
 
 use crate::support::{Client, NORTHSTAR, Service};
@@ -67,8 +67,15 @@ async fn calls_end_as_they_ended() {
         .unwrap();
     let again = job.call("settled", 12).run(never).await.unwrap_err();
     assert!(matches!(again, CallError::AlreadyAdmitted { .. }));
+    let keys = |calls: Vec<library::CallItem>| calls.into_iter().map(|call| call.call).collect::<Vec<_>>();
+    assert_eq!(keys(job.calls(None).await.unwrap()), ["quantities", "dropped", "not/sent?", "settled"]);
+    let handle = job.clone();
     let fenced = job.settle_calls().await.unwrap();
     assert_eq!((fenced.state, fenced.unknown), (library::ReservationState::Fenced, 12.into()));
+    let over = client.reserve("job-1", export()).await.unwrap_err();
+    assert!(matches!(over, Error::Ended(reservation) if reservation.state == fenced.state));
+    let unknown = handle.calls(CallState::Unknown).await.unwrap();
+    assert_eq!((unknown[0].units, keys(unknown)), (12.into(), vec!["dropped".to_owned()]));
     assert_eq!(daily(&worker).await, ["31", "0", "12", "57"]);
     service.books().await;
 }
@@ -84,7 +91,8 @@ async fn a_cancelled_job_stops_and_settles() {
     let outside = library(&service, &worker, 60);
     outside.cancel(job.id(), Some("the user has left")).await.unwrap();
     assert_eq!(daily(&worker).await, ["12", "0", "24", "64"]);
-    assert_eq!(job.stopped().await, JobState::Cancelled);
+    let stopped = tokio::time::timeout(Duration::from_secs(60), job.stopped()).await;
+    assert_eq!(stopped.unwrap(), JobState::Cancelled);
     assert!(matches!(job.call("c-2", 12).run(never).await, Err(CallError::Stopped(JobState::Cancelled))));
     job.settle_calls().await.unwrap();
     assert_eq!(daily(&worker).await, ["12", "0", "0", "88"]);
@@ -96,22 +104,18 @@ async fn a_cancelled_job_stops_and_settles() {
 async fn a_job_that_was_abandoned_is_taken_over() {
     let service = Service::with_policy(NORTHSTAR).await;
     let worker = service.worker(&["northstar"]).await;
-    let first = library(&service, &worker, 5);
+    service.database.set_clock("2026-03-03T10:00:00Z").await;
+    let first = library(&service, &worker, 60);
     let second = library(&service, &worker, 60);
     let job = first.reserve("job-1", export()).await.unwrap();
     job.call("c-1", 12).run(|| costs(12)).await.unwrap();
     let old = job.clone();
     drop(job);
     let Err(Error::Held(held)) = second.reserve("job-1", export()).await else { panic!("not held") };
-    let new = loop {
-        match second.take_over(&held.id, 1, TakeOver::default()).await {
-            Ok(job) => break job,
-            Err(Error::Refused(refusal)) if refusal.code == "lease_current" => {
-                tokio::time::sleep(refusal.retry_after.unwrap().min(Duration::from_secs(1))).await;
-            }
-            Err(error) => panic!("{error}"),
-        }
-    };
+    let early = second.take_over(&held.id, 1, TakeOver::default()).await.unwrap_err();
+    assert_eq!(early.code(), Some("lease_current"));
+    service.database.set_clock("2026-03-03T10:01:01Z").await;
+    let new = second.take_over(&held.id, 1, TakeOver::default()).await.unwrap();
     assert_eq!(new.attempt(), 2);
     let taken = new.call("c-1", 12).run(never).await.unwrap_err();
     assert!(matches!(taken, CallError::NotAdmitted(error) if error.code() == Some("call_key_taken")));
@@ -120,6 +124,26 @@ async fn a_job_that_was_abandoned_is_taken_over() {
     new.call("c-2", 12).run(|| costs(10)).await.unwrap();
     assert_eq!(new.settle_calls().await.unwrap().settled, 22.into());
     assert_eq!(daily(&worker).await, ["22", "0", "0", "78"]);
+    service.books().await;
+}
+
+#[tokio::test]
+async fn a_job_that_was_dropped_is_gone_on_with() {
+    let service = Service::with_policy(NORTHSTAR).await;
+    let worker = service.worker(&["northstar"]).await;
+    let client = library(&service, &worker, 60);
+    let job = client.reserve("job-1", export()).await.unwrap();
+    job.call("c-1", 12).run(|| costs(11)).await.unwrap();
+    drop(job);
+    let job = client.reserve("job-1", export()).await.unwrap();
+    let again = job.call("c-1", 12).run(never).await.unwrap_err();
+    assert!(matches!(again, CallError::AlreadyAdmitted { call: Some(call), .. } if call.state == CallState::Settled));
+    let other = client.reserve("job-1", Request::new("bulk", 3)).await.unwrap_err();
+    assert_eq!(other.refusal().map(|refusal| refusal.status), Some(422));
+    let other = job.call("c-2", 12).run(|| costs(10)).await.unwrap();
+    assert!(other.report.is_acknowledged());
+    assert_eq!(job.settle_calls().await.unwrap().settled, 21.into());
+    assert_eq!(daily(&worker).await, ["21", "0", "0", "79"]);
     service.books().await;
 }
 
