@@ -15,6 +15,7 @@ mod contract;
 mod crashes;
 mod faults;
 mod identity;
+mod killed;
 mod liabilities;
 mod library;
 mod overdue;
