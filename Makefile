@@ -6,7 +6,7 @@ CARGO ?= cargo
 export SQLX_OFFLINE = true
 unexport DATABASE_URL
 
-.PHONY: help run test replay check fmt clippy doc sqlx sqlx-check openapi postgres
+.PHONY: help run test replay check fmt clippy doc sqlx sqlx-check openapi postgres faketime
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -14,11 +14,14 @@ help: ## Say what there is
 postgres: ## Install Postgres from the distribution if none is found
 	@scripts/install-postgres
 
+faketime: ## Install libfaketime, which one test needs, where that is possible
+	@scripts/install-faketime
+
 run: postgres ## Start the service on its own Postgres, with keys and curl lines to try
 	$(CARGO) build --release --locked
 	./target/release/spend-ledger serve --policy policy.example.yaml --quickstart
 
-test: postgres ## Run all tests
+test: postgres faketime ## Run all tests
 	$(CARGO) test --locked --workspace
 
 replay: postgres ## Replay the sample trace against a service of its own

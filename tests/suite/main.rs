@@ -30,3 +30,4 @@ mod stopping;
 mod support;
 mod verifying;
 mod worked_cases;
+mod years;

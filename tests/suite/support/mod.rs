@@ -5,6 +5,8 @@ pub mod client;
 pub mod contention;
 pub mod copies;
 pub mod document;
+pub mod faketime;
+pub mod old_work;
 pub mod process;
 pub mod provider;
 pub mod proxy;

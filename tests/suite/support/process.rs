@@ -1,6 +1,7 @@
 //! The program as a process of its own.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -44,7 +45,19 @@ impl ServiceProcess {
     /// The same on a given address.
     pub async fn start_on(listen: &str, arguments: &[&str]) -> Self {
         let mut command = program(&["serve", "--listen", listen]);
-        let mut child = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        command.args(arguments);
+        Self::run(command).await
+    }
+
+    /// The same on a private Postgres of these programs.
+    pub async fn start_on_programs(programs: &Path, arguments: &[&str]) -> Self {
+        let mut command = program(&["serve", "--listen", "127.0.0.1:0"]);
+        command.args(arguments).env("SPEND_LEDGER_POSTGRES_BIN", programs);
+        Self::run(command).await
+    }
+
+    async fn run(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let ready = async {
             let mut said = Vec::new();
