@@ -14,6 +14,7 @@ mod closing;
 mod contract;
 mod crashes;
 mod faults;
+mod histories;
 mod identity;
 mod killed;
 mod liabilities;

@@ -1,0 +1,466 @@
+//! Random steps. What a step asks for is only settled when its turn comes: it
+//! names jobs, calls and amounts by what they are then ("what is left, and one
+//! more"), so that a step stays meaningful when those before it are taken away.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::model::job::{CallState, Job, State};
+use super::model::units::Units;
+use super::model::world::World;
+use super::policy::Policy;
+use super::request::{CALLS, JOBS, Operation, Request, Role, Token, Verb};
+
+/// One step of a history.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    pub what: What,
+    pub how: How,
+}
+
+/// How a request is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// Once, at the first or the second process of the service.
+    Once(usize),
+    /// Twice at the same time, at both.
+    Twice,
+    /// Once, and the service is killed so many milliseconds later; then again,
+    /// at those that take its place.
+    Crash(u64),
+}
+
+/// Which attempt's token is presented.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    Current,
+    Earlier,
+    Nobodys,
+}
+
+/// An amount: as it is, or so much beside what matters to the verb.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    Of(Units),
+    Beside(Units),
+}
+
+/// What a step does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum What {
+    Reserve {
+        job: usize,
+        operation: Option<Operation>,
+        units: Amount,
+        holder: u8,
+        lease: i64,
+    },
+    /// The request that it was admitted with, by this holder.
+    ReserveAgain {
+        job: usize,
+        holder: u8,
+    },
+    Renew {
+        job: usize,
+        whose: Whose,
+        lease: i64,
+    },
+    Extend {
+        job: usize,
+        whose: Whose,
+        ceiling: Amount,
+    },
+    TakeOver {
+        job: usize,
+        behind: i64,
+        holder: u8,
+        evidence: bool,
+        outstanding: Option<Amount>,
+        force: bool,
+        by: Role,
+    },
+    /// A call under a new key, or under the key of another.
+    Admit {
+        job: usize,
+        whose: Whose,
+        call: Option<usize>,
+        units: Amount,
+        extend: bool,
+    },
+    /// The same call again.
+    AdmitAgain {
+        job: usize,
+        whose: Whose,
+        call: usize,
+    },
+    SettleCall {
+        job: usize,
+        whose: Whose,
+        call: usize,
+        units: Amount,
+        provider_request: Option<u8>,
+    },
+    NotSent {
+        job: usize,
+        whose: Whose,
+        call: usize,
+    },
+    Unknown {
+        job: usize,
+        whose: Option<Whose>,
+        call: usize,
+        by: Role,
+    },
+    CloseCall {
+        job: usize,
+        call: usize,
+        units: Amount,
+    },
+    Settle {
+        job: usize,
+        whose: Whose,
+        units: Option<Amount>,
+        finally: Option<bool>,
+    },
+    Close {
+        job: usize,
+        units: Amount,
+    },
+    Cancel {
+        job: usize,
+        by: Role,
+    },
+    Fence {
+        job: usize,
+        behind: i64,
+        evidence: bool,
+        outstanding: Option<Amount>,
+        by: Role,
+    },
+    Look {
+        job: usize,
+    },
+    Budgets {
+        account: usize,
+    },
+    Wait {
+        seconds: i64,
+    },
+    /// Until the day has ended, and so many seconds more.
+    Midnight {
+        seconds: i64,
+    },
+    Apply {
+        own: i64,
+        pool: i64,
+        ask_retired: bool,
+    },
+}
+
+/// What a step comes to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Action {
+    Ask(Request),
+    Budgets(usize),
+    WaitUntil(i64),
+    Apply(Policy),
+}
+
+/// Histories of up to so many steps.
+pub fn histories(longest: usize) -> impl Strategy<Value = Vec<Step>> {
+    vec(step(), 1..=longest)
+}
+
+/// Boxed, as its parts are: what is shrunk by value is too large for a stack.
+fn step() -> BoxedStrategy<Step> {
+    let how = prop_oneof![
+        240 => (0..2_usize).prop_map(How::Once),
+        12 => Just(How::Twice),
+        1 => (0..6_u64).prop_map(How::Crash),
+    ];
+    (what(), how).prop_map(|(what, how)| Step { what, how }).boxed()
+}
+
+fn what() -> impl Strategy<Value = What> {
+    prop_oneof![
+        10 => reserving(),
+        30 => calls(),
+        16 => attempts(),
+        18 => ends(),
+        8 => world(),
+    ]
+}
+
+fn reserving() -> BoxedStrategy<What> {
+    let operation = prop_oneof![9 => Just(None), 1 => Just(Some(Operation::Run)), 1 => Just(Some(Operation::Ask))];
+    let lease = || prop_oneof![Just(60_i64), Just(5), Just(600)];
+    prop_oneof![
+        4 => (job(), operation, amount(), 0..3_u8, lease()).prop_map(|(job, operation, units, holder, lease)| {
+            What::Reserve { job, operation, units, holder, lease }
+        }),
+        1 => (job(), 0..3_u8).prop_map(|(job, holder)| What::ReserveAgain { job, holder }),
+        1 => (job(), whose(), lease()).prop_map(|(job, whose, lease)| What::Renew { job, whose, lease }),
+        4 => (job(), whose(), amount()).prop_map(|(job, whose, ceiling)| What::Extend { job, whose, ceiling }),
+    ]
+    .boxed()
+}
+
+fn calls() -> BoxedStrategy<What> {
+    let another = prop_oneof![5 => Just(None), 1 => (0..CALLS.len()).prop_map(Some)];
+    let call = || 0..CALLS.len();
+    let request_id = proptest::option::weighted(0.2, 0..2_u8);
+    let asker = prop_oneof![3 => Just(Role::Worker), 1 => Just(Role::Operator)];
+    let presented = prop_oneof![1 => Just(None), 1 => whose().prop_map(Some)];
+    prop_oneof![
+        10 => (job(), whose(), another, amount(), proptest::bool::weighted(0.3))
+            .prop_map(|(job, whose, call, units, extend)| What::Admit { job, whose, call, units, extend }),
+        1 => (job(), whose(), call()).prop_map(|(job, whose, call)| What::AdmitAgain { job, whose, call }),
+        8 => (job(), any_whose(), call(), amount(), request_id)
+            .prop_map(|(job, whose, call, units, provider_request)| {
+                What::SettleCall { job, whose, call, units, provider_request }
+            }),
+        3 => (job(), whose(), call()).prop_map(|(job, whose, call)| What::NotSent { job, whose, call }),
+        4 => (job(), presented, call(), asker)
+            .prop_map(|(job, whose, call, by)| What::Unknown { job, whose, call, by }),
+        2 => (job(), call(), amount()).prop_map(|(job, call, units)| What::CloseCall { job, call, units }),
+    ]
+    .boxed()
+}
+
+fn attempts() -> BoxedStrategy<What> {
+    let asker = || prop_oneof![Just(Role::Worker), Just(Role::Operator)];
+    let behind = || prop_oneof![10 => Just(0_i64), 1 => Just(1), 1 => Just(-1)];
+    let evidence = || proptest::bool::weighted(0.85);
+    prop_oneof![
+        5 => (job(), behind(), 0..3_u8, evidence(), sometimes(), proptest::bool::weighted(0.4), asker())
+            .prop_map(|(job, behind, holder, evidence, outstanding, force, by)| {
+                What::TakeOver { job, behind, holder, evidence, outstanding, force, by }
+            }),
+        5 => (job(), behind(), evidence(), sometimes(), asker())
+            .prop_map(|(job, behind, evidence, outstanding, by)| {
+                What::Fence { job, behind, evidence, outstanding, by }
+            }),
+        2 => (job(), asker()).prop_map(|(job, by)| What::Cancel { job, by }),
+    ]
+    .boxed()
+}
+
+fn ends() -> BoxedStrategy<What> {
+    let finally = prop_oneof![2 => Just(None), 3 => Just(Some(false)), 1 => Just(Some(true))];
+    let stated = prop_oneof![3 => amount().prop_map(Some), 1 => Just(None)];
+    prop_oneof![
+        8 => (job(), any_whose(), stated, finally)
+            .prop_map(|(job, whose, units, finally)| What::Settle { job, whose, units, finally }),
+        1 => (job(), amount()).prop_map(|(job, units)| What::Close { job, units }),
+        1 => job().prop_map(|job| What::Look { job }),
+    ]
+    .boxed()
+}
+
+fn world() -> BoxedStrategy<What> {
+    let policy =
+        prop_oneof![Just((20, 34)), Just((8, 34)), Just((20, 10)), Just((0, 34)), Just((30, 40)), Just((12, 0))];
+    prop_oneof![
+        2 => prop_oneof![Just(20_i64), Just(61), Just(3600)].prop_map(|seconds| What::Wait { seconds }),
+        2 => prop_oneof![Just(0_i64), Just(-1), Just(4000)].prop_map(|seconds| What::Midnight { seconds }),
+        1 => (policy, proptest::bool::weighted(0.2))
+            .prop_map(|((own, pool), ask_retired)| What::Apply { own, pool, ask_retired }),
+        1 => (0..2_usize).prop_map(|account| What::Budgets { account }),
+    ]
+    .boxed()
+}
+
+fn job() -> impl Strategy<Value = usize> {
+    prop_oneof![3 => Just(0_usize), 3 => Just(2), 1 => Just(1), 1 => Just(3)]
+}
+
+fn whose() -> impl Strategy<Value = Whose> {
+    prop_oneof![20 => Just(Whose::Current), 2 => Just(Whose::Earlier), 1 => Just(Whose::Nobodys)]
+}
+
+fn any_whose() -> impl Strategy<Value = Whose> {
+    prop_oneof![6 => Just(Whose::Current), 3 => Just(Whose::Earlier), 1 => Just(Whose::Nobodys)]
+}
+
+fn sometimes() -> impl Strategy<Value = Option<Amount>> {
+    prop_oneof![2 => Just(None), 1 => amount().prop_map(Some)]
+}
+
+fn amount() -> impl Strategy<Value = Amount> {
+    let whole = (0..14_i64).prop_map(Units::whole);
+    let fine = prop_oneof![Just("0.000000000001"), Just("2.5"), Just("0.333333333333"), Just("7.999999999999")];
+    let nearby = prop_oneof![
+        4 => Just(Units::ZERO), 1 => Just(Units::STEP), 1 => Just(Units::ZERO - Units::STEP),
+        1 => Just(Units::whole(1)), 1 => Just(Units::whole(-1)), 1 => Just(Units::whole(-2)),
+    ];
+    prop_oneof![
+        6 => whole.prop_map(Amount::Of),
+        1 => fine.prop_map(|text| Amount::Of(Units::parse(text))),
+        5 => nearby.prop_map(Amount::Beside),
+    ]
+}
+
+impl Amount {
+    /// The amount, where `mark` is what matters.
+    fn at(self, mark: Units) -> Units {
+        match self {
+            Self::Of(units) => units,
+            Self::Beside(by) => (mark + by).or_zero(),
+        }
+    }
+
+    /// The same, never zero.
+    fn above_zero(self, mark: Units) -> Units {
+        self.at(mark).max(Units::STEP)
+    }
+}
+
+/// The work that a job does unless a step says otherwise: on each account one
+/// of each kind.
+fn usual(job: usize) -> Operation {
+    if job < JOBS / 2 { Operation::Ask } else { Operation::Run }
+}
+
+impl What {
+    /// What it comes to in this world, where the service has told these tokens.
+    pub fn action(&self, world: &World, knows: impl Fn(Token, usize) -> bool) -> Action {
+        let (job, by, verb) = match *self {
+            Self::Budgets { account } => return Action::Budgets(account),
+            Self::Wait { seconds } => return Action::WaitUntil(world.now + seconds),
+            Self::Midnight { seconds } => {
+                let next = world.now - world.now % 86400 + 86400;
+                return Action::WaitUntil((next + seconds).max(world.now));
+            }
+            Self::Apply { own, pool, ask_retired } => return Action::Apply(Policy { own, pool, ask_retired }),
+            Self::Reserve { job, operation, units, holder, lease } => {
+                let operation = operation.unwrap_or(usual(job));
+                let rooms = world.place_for(job, operation).rooms;
+                let available = rooms.iter().filter(|room| room.enforces).map(|room| room.available).min().unwrap();
+                (job, Role::Worker, Verb::Reserve { operation, units: units.above_zero(available), holder, lease })
+            }
+            Self::ReserveAgain { job, .. }
+            | Self::Renew { job, .. }
+            | Self::Extend { job, .. }
+            | Self::TakeOver { job, .. }
+            | Self::Admit { job, .. }
+            | Self::AdmitAgain { job, .. }
+            | Self::SettleCall { job, .. }
+            | Self::NotSent { job, .. }
+            | Self::Unknown { job, .. }
+            | Self::CloseCall { job, .. }
+            | Self::Settle { job, .. }
+            | Self::Close { job, .. }
+            | Self::Cancel { job, .. }
+            | Self::Fence { job, .. }
+            | Self::Look { job } => match world.jobs.get(&job) {
+                Some(known) => {
+                    let (by, verb) = self.about(known, world, |token| knows(token, job));
+                    (job, by, verb)
+                }
+                // What is not there yet is reserved first.
+                None => {
+                    let units = Units::whole(9);
+                    (job, Role::Worker, Verb::Reserve { operation: usual(job), units, holder: 0, lease: 60 })
+                }
+            },
+        };
+        Action::Ask(Request { job, by, verb })
+    }
+
+    /// A request about a job that was admitted.
+    fn about(&self, job: &Job, world: &World, knows: impl Fn(Token) -> bool) -> (Role, Verb) {
+        let token = |whose: Whose| {
+            let wanted = match whose {
+                Whose::Current => Token::Of(job.attempt),
+                Whose::Earlier => Token::Of((job.attempt - 1).max(1)),
+                Whose::Nobodys => Token::Never,
+            };
+            if knows(wanted) { wanted } else { Token::Never }
+        };
+        let worker = |verb| (Role::Worker, verb);
+        let finance = |verb| (Role::Finance, verb);
+        match *self {
+            Self::ReserveAgain { holder, .. } => {
+                worker(Verb::Reserve { operation: job.operation, units: job.estimate, holder, lease: 60 })
+            }
+            Self::Renew { whose, lease, .. } => worker(Verb::Renew { attempt: token(whose), lease }),
+            Self::Extend { whose, ceiling, .. } => {
+                let most = job.ceiling + room_for(job, world);
+                worker(Verb::Extend { attempt: token(whose), ceiling: ceiling.at(most) })
+            }
+            Self::TakeOver { behind, holder, evidence, outstanding, force, by, .. } => {
+                let everything = job.ceiling - job.settled - job.outstanding() + job.attempt_settled;
+                let outstanding = outstanding.map(|amount| amount.at(everything));
+                let previous = (job.attempt - behind).max(1);
+                (by, Verb::TakeOver { previous, holder, lease: 60, evidence, outstanding, force })
+            }
+            Self::Admit { whose, call, units, extend, .. } => {
+                let unused = (0..CALLS.len()).find(|key| !job.calls.contains_key(key));
+                let call = call.or(unused).unwrap_or(0);
+                let most = if extend { job.remaining() + room_for(job, world) } else { job.remaining() };
+                worker(Verb::Admit { attempt: token(whose), call, units: units.above_zero(most), extend })
+            }
+            Self::AdmitAgain { whose, call, .. } => {
+                let call = existing(job, call);
+                let units = job.calls.get(&call).map_or(Units::whole(1), |call| call.units);
+                worker(Verb::Admit { attempt: token(whose), call, units, extend: false })
+            }
+            Self::SettleCall { whose, call, units, provider_request, .. } => {
+                let call = existing(job, call);
+                // Mostly whoever admitted it.
+                let attempt = match (whose, job.calls.get(&call)) {
+                    (Whose::Current, Some(call)) if knows(Token::Of(call.attempt)) => Token::Of(call.attempt),
+                    (whose, _) => token(whose),
+                };
+                worker(Verb::SettleCall { attempt, call, units: units.at(recorded(job, call)), provider_request })
+            }
+            Self::NotSent { whose, call, .. } => {
+                worker(Verb::NotSent { attempt: token(whose), call: existing(job, call) })
+            }
+            Self::Unknown { whose, call, by, .. } => {
+                (by, Verb::Unknown { attempt: whose.map(token), call: existing(job, call) })
+            }
+            Self::CloseCall { call, units, .. } => {
+                let call = existing(job, call);
+                finance(Verb::CloseCall { call, units: units.at(recorded(job, call)) })
+            }
+            Self::Settle { whose, units, finally, .. } => {
+                // A call's provider is told of no progress; mostly it is not tried.
+                let finally = if job.operation == Operation::Ask && finally == Some(false) { None } else { finally };
+                let units = units.map(|amount| amount.at(job.attempt_settled));
+                worker(Verb::Settle { attempt: token(whose), units, finally })
+            }
+            Self::Close { units, .. } => finance(Verb::Close { units: units.at(job.settled) }),
+            Self::Cancel { by, .. } => (by, Verb::Cancel),
+            Self::Fence { behind, evidence, outstanding, by, .. } => {
+                let mark = match job.state {
+                    State::Fenced => job.attempt_stated,
+                    _ => job.ceiling - job.settled - job.stated,
+                };
+                let outstanding = outstanding.map(|amount| amount.at(mark));
+                (by, Verb::Fence { number: (job.attempt - behind).max(1), evidence, outstanding })
+            }
+            _ => worker(Verb::Look),
+        }
+    }
+}
+
+/// What its budgets have room for beyond its ceiling.
+fn room_for(job: &Job, world: &World) -> Units {
+    let rooms = world.place_of(job).rooms;
+    rooms.iter().filter(|room| room.enforces).map(|room| room.available).min().unwrap().or_zero()
+}
+
+/// The n-th of the calls that there are; if there are none, a key of no call.
+fn existing(job: &Job, n: usize) -> usize {
+    let keys: Vec<usize> = job.calls.keys().copied().collect();
+    if keys.is_empty() { n } else { keys[n % keys.len()] }
+}
+
+/// What is known of a call.
+fn recorded(job: &Job, call: usize) -> Units {
+    job.calls.get(&call).map_or(Units::whole(1), |call| match call.state {
+        CallState::Settled { actual } => actual,
+        _ => call.units,
+    })
+}
