@@ -14,7 +14,7 @@ use super::compare::Names;
 use super::model::{Answer, time};
 use super::play::{Subject, token_name};
 use super::policy::{Policy, Shape};
-use super::request::{ACCOUNTS, JOBS, Request, Role, Token};
+use super::request::{ACCOUNTS, KEYS, Request, Role, Token};
 use crate::support::server::TestDatabase;
 use crate::support::service::Options;
 use crate::support::{Client, Service};
@@ -177,7 +177,7 @@ impl Bench {
     }
 
     async fn read(&mut self, query: &'static str) -> Value {
-        let keys: Vec<String> = (0..JOBS).map(|job| self.key(job)).collect();
+        let keys: Vec<String> = (0..KEYS).map(|job| self.key(job)).collect();
         let query = sqlx::query_scalar(query).bind(keys).bind(&ACCOUNTS[..]).bind(self.began);
         query.fetch_one(&mut self.owner).await.unwrap()
     }
@@ -321,4 +321,9 @@ select jsonb_build_object(
     'journal', (
         select coalesce(jsonb_object_agg(p.name, (
             select coalesce(jsonb_object_agg(c.cause, c.change), '{}') from caused c where c.period = p.name)), '{}')
+        from period p),
+    'available', (
+        select coalesce(jsonb_object_agg(p.name, (
+            select jsonb_agg(trim_scale(e.available)::text order by e.entry_no) || '[\"0\"]'
+            from journal_entry e where e.account = p.account and e.period_id = p.id)), '{}')
         from period p))";

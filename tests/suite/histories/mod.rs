@@ -16,7 +16,10 @@ mod play;
 mod policy;
 mod request;
 mod steps;
+mod together;
+mod witness;
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
@@ -26,8 +29,12 @@ use bench::Bench;
 use play::play;
 use policy::{SHAPES, Shape};
 use steps::histories;
+use together::{meet, meetings};
+use tokio::runtime::Runtime;
 
 const HISTORIES: u64 = 2000;
+/// How many of several clients at once, of those 2000.
+const MEETINGS: u64 = 400;
 const LONGEST: usize = 25;
 /// How many histories are played between two verifications of all the books.
 const VERIFY_EVERY: u64 = 200;
@@ -71,22 +78,36 @@ impl Plan {
     }
 }
 
-/// Each shape of policy has a database, a thread, and every fourth history.
 #[test]
 fn one_client_at_a_time() {
-    let plan = Plan::from_environment(HISTORIES);
+    in_lanes(Plan::from_environment(HISTORIES), &SHAPES, one);
+}
+
+/// Not where budgets carry forward: what is given back when depends on who comes
+/// first (`races/midnight.rs` has such a day end under load).
+#[test]
+fn several_clients_at_once() {
+    let shapes: Vec<Shape> = SHAPES.into_iter().filter(|shape| !shape.carries).collect();
+    in_lanes(Plan::from_environment(MEETINGS), &shapes, several);
+}
+
+/// Plays one history, or says how it differs.
+type PlayOne = fn(&Runtime, &mut Bench, &Shape, Plan, u64) -> Result<(), String>;
+
+/// Each shape of policy has a database, a thread, and its share of the histories.
+fn in_lanes(plan: Plan, shapes: &[Shape], play_one: PlayOne) {
     let failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for (lane, shape) in SHAPES.iter().enumerate() {
+        for (lane, shape) in shapes.iter().enumerate() {
             let failed = &failed;
             scope.spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 let mut bench = runtime.block_on(Bench::new(shape));
-                for (played, n) in plan.of_lane(lane, SHAPES.len()).enumerate() {
+                for (played, n) in plan.of_lane(lane, shapes.len()).enumerate() {
                     if failed.load(Ordering::Relaxed) {
                         return;
                     }
-                    if let Err(told) = one(&runtime, &mut bench, shape, plan, n) {
+                    if let Err(told) = play_one(&runtime, &mut bench, shape, plan, n) {
                         failed.store(true, Ordering::Relaxed);
                         panic!("SPEND_LEDGER_SEED={} SPEND_LEDGER_HISTORY={n} plays it again\n{told}", plan.seed);
                     }
@@ -102,7 +123,7 @@ fn one_client_at_a_time() {
 
 /// One history; if it differs, the shortest that still does.
 fn one(runtime: &tokio::runtime::Runtime, bench: &mut Bench, shape: &Shape, plan: Plan, n: u64) -> Result<(), String> {
-    let bench = std::cell::RefCell::new(bench);
+    let bench = RefCell::new(bench);
     let result = TestRunner::new(plan.config(n)).run(&histories(LONGEST), |history| {
         runtime.block_on(async {
             let mut bench = bench.borrow_mut();
@@ -114,6 +135,27 @@ fn one(runtime: &tokio::runtime::Runtime, bench: &mut Bench, shape: &Shape, plan
             played.map_err(TestCaseError::fail)
         })
     });
+    as_told(result)
+}
+
+/// The same for several clients. What differs once may not differ again: it is
+/// shrunk as far as it does.
+fn several(runtime: &Runtime, bench: &mut Bench, shape: &Shape, plan: Plan, n: u64) -> Result<(), String> {
+    let bench = RefCell::new(bench);
+    let result = TestRunner::new(plan.config(n)).run(&meetings(), |meeting| {
+        runtime.block_on(async {
+            let mut bench = bench.borrow_mut();
+            let met = meet(&mut bench, shape, &meeting).await;
+            if met.is_err() {
+                **bench = Bench::new(shape).await;
+            }
+            met.map_err(TestCaseError::fail)
+        })
+    });
+    as_told(result)
+}
+
+fn as_told<T>(result: Result<(), TestError<T>>) -> Result<(), String> {
     match result {
         Ok(()) => Ok(()),
         Err(TestError::Fail(why, _)) => Err(why.message().to_owned()),

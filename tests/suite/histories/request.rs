@@ -12,6 +12,8 @@ pub const ACCOUNTS: [&str; 2] = ["a", "b"];
 /// The jobs of every history: the even ones of the first account, the odd ones
 /// of the second.
 pub const JOBS: usize = 4;
+/// With one more for each account, which only opens its periods.
+pub const KEYS: usize = JOBS + ACCOUNTS.len();
 /// Keys of calls; the last one means something else if it is not encoded.
 pub const CALLS: [&str; 5] = ["c0", "c1", "c2", "c3", "c/4?%2F#"];
 

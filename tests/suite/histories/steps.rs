@@ -181,6 +181,11 @@ fn step() -> BoxedStrategy<Step> {
     (what(), how).prop_map(|(what, how)| Step { what, how }).boxed()
 }
 
+/// What only asks about jobs.
+pub fn requests() -> impl Strategy<Value = What> {
+    prop_oneof![10 => reserving(), 30 => calls(), 16 => attempts(), 18 => ends()]
+}
+
 fn what() -> impl Strategy<Value = What> {
     prop_oneof![
         10 => reserving(),

@@ -168,6 +168,12 @@ impl World {
         }
     }
 
+    /// The job has come to this, one version later.
+    pub fn comes_to(&mut self, number: usize, job: Job) {
+        let before = self.jobs.insert(number, job);
+        self.post(number, before.as_ref());
+    }
+
     /// Posts what a job has come to hold, in each of its periods.
     fn post(&mut self, number: usize, before: Option<&Job>) {
         let job = &self.jobs[&number];
