@@ -41,8 +41,16 @@ pub struct Bench {
 /// The processes. They have a runtime of their own, so that they can be killed
 /// as a process is: wherever they are.
 struct Running {
-    runtime: Runtime,
+    runtime: Option<Runtime>,
     processes: Vec<Service>,
+}
+
+/// As `kill -9` would end them.
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.processes.clear();
+        self.runtime.take().unwrap().shutdown_background();
+    }
 }
 
 /// One for each role.
@@ -71,13 +79,13 @@ impl Running {
             let starting = Service::on(database.clone(), Options::default());
             processes.push(runtime.spawn(starting).await.unwrap());
         }
-        Self { runtime, processes }
+        Self { runtime: Some(runtime), processes }
     }
 
     /// Applies a policy, and makes keys the first time.
     async fn clients(&self) -> Clients {
         let another = Service::on(self.processes[0].database.clone(), Options::default());
-        let made = self.runtime.spawn(async {
+        let made = self.runtime.as_ref().unwrap().spawn(async {
             let service = another.await;
             Clients {
                 worker: service.fleet().await,
@@ -93,7 +101,7 @@ impl Running {
         let applying = async move {
             ledger.apply_policy(&Context::system("test"), &file, false).await.unwrap();
         };
-        self.runtime.spawn(applying).await.unwrap();
+        self.runtime.as_ref().unwrap().spawn(applying).await.unwrap();
     }
 }
 
@@ -161,9 +169,7 @@ impl Bench {
     /// Kills the service wherever it is, waits until the database has let go of
     /// all that it was doing, and starts it again.
     async fn crash(&mut self) {
-        let killed = self.service.take().unwrap();
-        drop(killed.processes);
-        killed.runtime.shutdown_background();
+        self.service = None;
         let left = "select count(*) from pg_stat_activity where datname = current_database() and usename = $1";
         for _ in 0..5000 {
             let left: i64 = sqlx::query_scalar(left).bind(SERVICE_LOGIN).fetch_one(&mut self.owner).await.unwrap();
