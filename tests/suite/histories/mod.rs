@@ -128,8 +128,8 @@ fn one(runtime: &tokio::runtime::Runtime, bench: &mut Bench, shape: &Shape, plan
         runtime.block_on(async {
             let mut bench = bench.borrow_mut();
             let played = play(&mut **bench, shape, &history).await;
-            if played.is_err() {
-                // What it left open is in nobody's way.
+            if played.is_err() && shape.carries {
+                // What it left open would be carried into the next.
                 **bench = Bench::new(shape).await;
             }
             played.map_err(TestCaseError::fail)
@@ -145,11 +145,7 @@ fn several(runtime: &Runtime, bench: &mut Bench, shape: &Shape, plan: Plan, n: u
     let result = TestRunner::new(plan.config(n)).run(&meetings(), |meeting| {
         runtime.block_on(async {
             let mut bench = bench.borrow_mut();
-            let met = meet(&mut bench, shape, &meeting).await;
-            if met.is_err() {
-                **bench = Bench::new(shape).await;
-            }
-            met.map_err(TestCaseError::fail)
+            meet(&mut bench, shape, &meeting).await.map_err(TestCaseError::fail)
         })
     });
     as_told(result)
