@@ -36,6 +36,9 @@ const HISTORIES: u64 = 2000;
 /// How many of several clients at once, of those 2000.
 const MEETINGS: u64 = 400;
 const LONGEST: usize = 25;
+/// How many databases each shape of policy has: while one waits for the disk,
+/// another goes on.
+const LANES_OF_EACH: usize = 2;
 /// How many histories are played between two verifications of all the books.
 const VERIFY_EVERY: u64 = 200;
 
@@ -94,16 +97,17 @@ fn several_clients_at_once() {
 /// Plays one history, or says how it differs.
 type PlayOne = fn(&Runtime, &mut Bench, &Shape, Plan, u64) -> Result<(), String>;
 
-/// Each shape of policy has a database, a thread, and its share of the histories.
+/// Each lane has a database, a thread, and its share of the histories.
 fn in_lanes(plan: Plan, shapes: &[Shape], play_one: PlayOne) {
     let failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for (lane, shape) in shapes.iter().enumerate() {
+        for lane in 0..shapes.len() * LANES_OF_EACH {
+            let shape = &shapes[lane % shapes.len()];
             let failed = &failed;
             scope.spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 let mut bench = runtime.block_on(Bench::new(shape));
-                for (played, n) in plan.of_lane(lane, shapes.len()).enumerate() {
+                for (played, n) in plan.of_lane(lane, shapes.len() * LANES_OF_EACH).enumerate() {
                     if failed.load(Ordering::Relaxed) {
                         return;
                     }

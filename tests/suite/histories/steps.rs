@@ -423,7 +423,9 @@ impl What {
                 worker(Verb::NotSent { attempt: token(whose), call: existing(job, call) })
             }
             Self::Unknown { whose, call, by, .. } => {
-                (by, Verb::Unknown { attempt: whose.map(token), call: existing(job, call) })
+                // An operator has no attempt to present.
+                let attempt = whose.filter(|_| by == Role::Worker).map(token);
+                (by, Verb::Unknown { attempt, call: existing(job, call) })
             }
             Self::CloseCall { call, units, .. } => {
                 let call = existing(job, call);

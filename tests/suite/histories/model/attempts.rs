@@ -32,7 +32,7 @@ impl Job {
         }
         if !force && !self.lease_has_run_out(at.now) {
             let until = Some(self.lease_ends - at.now);
-            let no = No { retry: "transient", retry_after: until, ..No::conflict("lease_current") };
+            let no = No { retry: "after_release", retry_after: until, ..No::conflict("lease_current") };
             return self.no(no, nobodys, at);
         }
         match self.operation {
