@@ -23,6 +23,9 @@ use crate::support::{Client, Service};
 const FIRST_DAY: i64 = 1_772_323_200;
 const DAY: i64 = 86_400;
 const PROCESSES: usize = 2;
+/// Of each process. Every connection plans its statements anew: two are enough
+/// for requests to meet, with those of the other process.
+const CONNECTIONS: u32 = 2;
 
 pub struct Bench {
     pub database: TestDatabase,
@@ -76,7 +79,8 @@ impl Running {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let mut processes = Vec::new();
         for _ in 0..PROCESSES {
-            let starting = Service::on(database.clone(), Options::default());
+            let options = Options { max_connections: CONNECTIONS, ..Options::default() };
+            let starting = Service::on(database.clone(), options);
             processes.push(runtime.spawn(starting).await.unwrap());
         }
         Self { runtime: Some(runtime), processes }
@@ -330,6 +334,6 @@ select jsonb_build_object(
         from period p),
     'available', (
         select coalesce(jsonb_object_agg(p.name, (
-            select jsonb_agg(trim_scale(e.available)::text order by e.entry_no) || '[\"0\"]'
+            select coalesce(jsonb_agg(trim_scale(e.available)::text order by e.entry_no), '[]') || '[\"0\"]'
             from journal_entry e where e.account = p.account and e.period_id = p.id)), '{}')
         from period p))";

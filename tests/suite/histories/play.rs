@@ -148,9 +148,11 @@ impl<S: Subject> Play<'_, S> {
         if one.is_empty() { one } else { compare(first) }
     }
 
-    /// Finance closes what is open, and everything that was written is compared.
+    /// Everything that was written is compared. Where what is held would be carried
+    /// into the next history, finance closes it first.
     async fn end(&mut self) -> Result<(), String> {
-        let open = self.world.jobs.values().filter(|job| job.state != State::Settled);
+        let carries = self.world.shape.carries;
+        let open = self.world.jobs.values().filter(|job| carries && job.state != State::Settled);
         let closing: Vec<Request> = open
             .map(|job| {
                 let units = if job.version % 2 == 0 { job.settled } else { job.charged().max(Units::STEP) };
