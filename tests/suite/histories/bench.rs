@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use reqwest::RequestBuilder;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use spend_ledger::boot::SERVICE_LOGIN;
 use spend_ledger::ledger::Context;
 use sqlx::PgConnection;
@@ -236,6 +236,32 @@ impl Subject for Bench {
     async fn budgets(&mut self, account: usize, process: usize) -> Answer {
         let client = self.clients.worker.at(self.service().processes[process].address);
         as_answer(client.get(&format!("/v1/accounts/{}/budgets", ACCOUNTS[account])).await)
+    }
+
+    async fn liabilities(&mut self) -> Answer {
+        let finance = self.clients.finance.at(self.service().processes[0].address);
+        as_answer(finance.get("/v1/liabilities").await)
+    }
+
+    async fn lists(&mut self, job: usize, names: &Names) -> Value {
+        let id = names.get(&format!("§id of j{job}")).unwrap();
+        let client = |role| self.clients.of(role).at(self.service().processes[1].address);
+        let listed = client(Role::Worker).get(&format!("/v1/reservations/{id}/calls")).await.expect(200).body;
+        let calls = listed["items"].as_array().unwrap().iter().map(|call| {
+            let mut call = call.as_object().unwrap().clone();
+            call.retain(|name, _| !name.ends_with("_at"));
+            (call["call"].as_str().unwrap().to_owned(), Value::Object(call))
+        });
+        let calls: Map<String, Value> = calls.collect();
+        let late = client(Role::Finance).get(&format!("/v1/late-usage?reservation={id}")).await.expect(200).body;
+        let text = |of: &Value| of.as_str().unwrap_or("-").to_owned();
+        let lines = late["items"].as_array().unwrap().iter().map(|late| {
+            let [call, units, code] = ["call", "units", "refused_as"].map(|name| text(&late[name]));
+            format!("attempt {} call {call} {units} {code} {}", late["attempt"], text(&late["provider_request_id"]))
+        });
+        let mut lines: Vec<String> = lines.collect();
+        lines.sort();
+        json!({"calls": calls, "late": lines})
     }
 
     async fn wait_until(&mut self, now: i64) {

@@ -1,5 +1,7 @@
 //! One history, played against the model and against what is to be like it.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::compare::{Names, book_differences};
@@ -22,6 +24,12 @@ pub trait Subject {
     /// Asks, is killed so many milliseconds later, and is asked again.
     async fn ask_and_crash(&mut self, request: &Request, names: &Names, after: u64) -> Answer;
     async fn budgets(&mut self, account: usize, process: usize) -> Answer;
+    /// What is open, as finance sees it.
+    async fn liabilities(&mut self) -> Answer;
+    /// The calls and the late usage of a job in the shape of
+    /// [`Job::rows_beside_it`](super::model::job::Job::rows_beside_it), as they
+    /// are listed.
+    async fn lists(&mut self, job: usize, names: &Names) -> Value;
     async fn wait_until(&mut self, now: i64);
     async fn apply(&mut self, policy: Policy);
     /// In the shape of [`World::books`].
@@ -37,17 +45,28 @@ struct Play<'a, S> {
     names: Names,
     /// What has been asked and answered.
     told: Vec<String>,
+    tally: Tally,
 }
+
+/// How often each verb was answered in each way.
+pub type Tally = BTreeMap<String, u64>;
 
 /// Plays a history. The error tells the steps, as they came out, and what
 /// differs after the last of them.
-pub async fn play<S: Subject>(subject: &mut S, shape: &Shape, history: &[Step]) -> Result<(), String> {
+pub async fn play<S: Subject>(subject: &mut S, shape: &Shape, history: &[Step]) -> Result<Tally, String> {
     let now = subject.begin(shape).await;
-    let mut play = Play { subject, world: World::new(*shape, now), names: Names::default(), told: Vec::new() };
+    let mut play = Play {
+        subject,
+        world: World::new(*shape, now),
+        names: Names::default(),
+        told: Vec::new(),
+        tally: Tally::new(),
+    };
     for step in history {
         play.step(step).await?;
     }
-    play.end().await
+    play.end().await?;
+    Ok(play.tally)
 }
 
 /// Plays what comes before something else, and these requests; what the world
@@ -59,7 +78,13 @@ pub async fn first_steps<S: Subject>(
     requests: &[Request],
 ) -> Result<(World, Names), String> {
     let now = subject.begin(shape).await;
-    let mut play = Play { subject, world: World::new(*shape, now), names: Names::default(), told: Vec::new() };
+    let mut play = Play {
+        subject,
+        world: World::new(*shape, now),
+        names: Names::default(),
+        told: Vec::new(),
+        tally: Tally::new(),
+    };
     for step in steps {
         play.step(step).await?;
     }
@@ -121,8 +146,8 @@ impl<S: Subject> Play<'_, S> {
                 self.either(&[(&first, &got)], &[(&again, &got)])
             }
         };
-        let told = self.told.last_mut().unwrap();
-        told.push_str(&format!(" -> {} {}", first.status, first.body["code"].as_str().unwrap_or_default()));
+        self.told.last_mut().unwrap().push_str(&format!(" -> {}", first.status_and_code()));
+        *self.tally.entry(format!("{} {}", request.name(), first.status_and_code())).or_default() += 1;
         self.same(differences)
     }
 
@@ -149,9 +174,12 @@ impl<S: Subject> Play<'_, S> {
     }
 
     /// Everything that was written is compared. Where what is held would be carried
-    /// into the next history, finance closes it first.
+    /// into the next history, finance looks at it and closes it first.
     async fn end(&mut self) -> Result<(), String> {
         let carries = self.world.shape.carries;
+        if carries {
+            self.lists().await?;
+        }
         let open = self.world.jobs.values().filter(|job| carries && job.state != State::Settled);
         let closing: Vec<Request> = open
             .map(|job| {
@@ -168,6 +196,21 @@ impl<S: Subject> Play<'_, S> {
         let mut got = self.subject.beside_the_books().await;
         got.as_object_mut().unwrap().remove("available");
         self.same(book_differences(&self.world.beside_the_books(), &got))
+    }
+
+    /// What is listed is what there is.
+    async fn lists(&mut self) -> Result<(), String> {
+        self.told.push("finance looks at what is open".to_owned());
+        let got = self.subject.liabilities().await;
+        let differences = self.names.differences(&Answer::new(200, self.world.liabilities()), &got);
+        self.same(differences)?;
+        for job in self.world.jobs.values() {
+            let mut expected = job.rows_beside_it();
+            expected.as_object_mut().unwrap().remove("events");
+            let got = self.subject.lists(job.number, &self.names).await;
+            self.same(book_differences(&expected, &got))?;
+        }
+        Ok(())
     }
 
     /// Tells the history, if there are differences.

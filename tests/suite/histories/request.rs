@@ -147,6 +147,11 @@ pub struct Sent {
 pub const REASON: &str = "the provider's export";
 
 impl Request {
+    /// The verb's name.
+    pub fn name(&self) -> String {
+        format!("{:?}", self.verb).split(' ').next().unwrap_or_default().to_owned()
+    }
+
     /// The account whose job it is.
     pub fn account(&self) -> usize {
         self.job % ACCOUNTS.len()

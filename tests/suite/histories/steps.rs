@@ -5,6 +5,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::model::Room;
 use super::model::job::{CallState, Job, State};
 use super::model::units::Units;
 use super::model::world::World;
@@ -187,16 +188,16 @@ fn step() -> BoxedStrategy<Step> {
 
 /// What only asks about jobs.
 pub fn requests() -> impl Strategy<Value = What> {
-    prop_oneof![10 => reserving(), 30 => calls(), 16 => attempts(), 18 => ends()]
+    prop_oneof![10 => reserving(), 34 => calls(), 14 => attempts(), 10 => ends()]
 }
 
 fn what() -> impl Strategy<Value = What> {
     prop_oneof![
         10 => reserving(),
-        30 => calls(),
-        16 => attempts(),
-        18 => ends(),
-        8 => world(),
+        34 => calls(),
+        14 => attempts(),
+        10 => ends(),
+        6 => world(),
     ]
 }
 
@@ -221,35 +222,39 @@ fn calls() -> BoxedStrategy<What> {
     let asker = prop_oneof![3 => Just(Role::Worker), 1 => Just(Role::Operator)];
     let presented = prop_oneof![1 => Just(None), 1 => whose().prop_map(Some)];
     prop_oneof![
-        10 => (job(), whose(), another, amount(), proptest::bool::weighted(0.3))
+        10 => (job_with_calls(), whose(), another, amount(), proptest::bool::weighted(0.3))
             .prop_map(|(job, whose, call, units, extend)| What::Admit { job, whose, call, units, extend }),
-        1 => (job(), whose(), call()).prop_map(|(job, whose, call)| What::AdmitAgain { job, whose, call }),
-        8 => (job(), any_whose(), call(), amount(), request_id)
+        1 => (job_with_calls(), whose(), call()).prop_map(|(job, whose, call)| What::AdmitAgain { job, whose, call }),
+        8 => (job_with_calls(), any_whose(), call(), amount(), request_id)
             .prop_map(|(job, whose, call, units, provider_request)| {
                 What::SettleCall { job, whose, call, units, provider_request }
             }),
-        3 => (job(), whose(), call()).prop_map(|(job, whose, call)| What::NotSent { job, whose, call }),
-        4 => (job(), presented, call(), asker)
+        3 => (job_with_calls(), whose(), call()).prop_map(|(job, whose, call)| What::NotSent { job, whose, call }),
+        4 => (job_with_calls(), presented, call(), asker)
             .prop_map(|(job, whose, call, by)| What::Unknown { job, whose, call, by }),
-        2 => (job(), call(), amount()).prop_map(|(job, call, units)| What::CloseCall { job, call, units }),
+        2 => (job_with_calls(), call(), amount()).prop_map(|(job, call, units)| What::CloseCall { job, call, units }),
     ]
     .boxed()
 }
 
 fn attempts() -> BoxedStrategy<What> {
     let asker = || prop_oneof![Just(Role::Worker), Just(Role::Operator)];
+    let forcing = prop_oneof![
+        3 => Just((Role::Worker, false)), 5 => Just((Role::Operator, true)),
+        1 => Just((Role::Operator, false)), 1 => Just((Role::Worker, true)),
+    ];
     let behind = || prop_oneof![10 => Just(0_i64), 1 => Just(1), 1 => Just(-1)];
     let evidence = || proptest::bool::weighted(0.85);
     prop_oneof![
-        5 => (job(), behind(), 0..3_u8, evidence(), sometimes(), proptest::bool::weighted(0.4), asker())
-            .prop_map(|(job, behind, holder, evidence, outstanding, force, by)| {
+        6 => (job(), behind(), 0..3_u8, evidence(), sometimes(), forcing)
+            .prop_map(|(job, behind, holder, evidence, outstanding, (by, force))| {
                 What::TakeOver { job, behind, holder, evidence, outstanding, force, by }
             }),
-        5 => (job(), behind(), evidence(), sometimes(), asker())
+        3 => (job(), behind(), evidence(), sometimes(), asker())
             .prop_map(|(job, behind, evidence, outstanding, by)| {
                 What::Fence { job, behind, evidence, outstanding, by }
             }),
-        2 => (job(), asker()).prop_map(|(job, by)| What::Cancel { job, by }),
+        1 => (job(), asker()).prop_map(|(job, by)| What::Cancel { job, by }),
     ]
     .boxed()
 }
@@ -281,6 +286,11 @@ fn world() -> BoxedStrategy<What> {
 
 fn job() -> impl Strategy<Value = usize> {
     prop_oneof![4 => Just(0_usize), 4 => Just(2), 1 => Just(1), 1 => Just(3)]
+}
+
+/// Mostly one whose calls the ledger admits.
+fn job_with_calls() -> impl Strategy<Value = usize> {
+    prop_oneof![12 => Just(0_usize), 3 => Just(1), 1 => Just(2)]
 }
 
 fn whose() -> impl Strategy<Value = Whose> {
@@ -343,8 +353,7 @@ impl What {
             Self::Apply { own, pool, ask_retired } => return Action::Apply(Policy { own, pool, ask_retired }),
             Self::Reserve { job, operation, units, holder, lease } => {
                 let operation = operation.unwrap_or(usual(job));
-                let rooms = world.place_for(job, operation).rooms;
-                let available = rooms.iter().filter(|room| room.enforces).map(|room| room.available).min().unwrap();
+                let available = room_in(&world.place_for(job, operation).rooms);
                 (job, Role::Worker, Verb::Reserve { operation, units: units.above_zero(available), holder, lease })
             }
             Self::ReserveAgain { job, .. }
@@ -366,10 +375,12 @@ impl What {
                     let (by, verb) = self.about(known, world, |token| knows(token, job));
                     (job, by, verb)
                 }
-                // What is not there yet is reserved first.
+                // What is not there yet is reserved first, if there is room.
                 None => {
-                    let units = Units::whole(9);
-                    (job, Role::Worker, Verb::Reserve { operation: usual(job), units, holder: 0, lease: 60 })
+                    let operation = usual(job);
+                    let rooms = world.place_for(job, operation).rooms;
+                    let units = room_in(&rooms).min(Units::whole(9)).max(Units::STEP);
+                    (job, Role::Worker, Verb::Reserve { operation, units, holder: 0, lease: 60 })
                 }
             },
         };
@@ -389,6 +400,13 @@ impl What {
         let worker = |verb| (Role::Worker, verb);
         let finance = |verb| (Role::Finance, verb);
         match *self {
+            // What ends a call is asked about one that there is: it is admitted first.
+            Self::SettleCall { call, .. } | Self::NotSent { call, .. } | Self::Unknown { call, .. }
+                if call > 0 && could_have_a_call(job) =>
+            {
+                let units = job.remaining().min(Units::whole(2)).max(Units::STEP);
+                worker(Verb::Admit { attempt: token(Whose::Current), call, units, extend: false })
+            }
             Self::ReserveAgain { holder, .. } => {
                 worker(Verb::Reserve { operation: job.operation, units: job.estimate, holder, lease: 60 })
             }
@@ -456,10 +474,18 @@ impl What {
     }
 }
 
+/// Whether the job could have a call and has none.
+fn could_have_a_call(job: &Job) -> bool {
+    job.operation == Operation::Ask && job.state == State::Active && job.calls.is_empty()
+}
+
 /// What its budgets have room for beyond its ceiling.
 fn room_for(job: &Job, world: &World) -> Units {
-    let rooms = world.place_of(job).rooms;
-    rooms.iter().filter(|room| room.enforces).map(|room| room.available).min().unwrap().or_zero()
+    room_in(&world.place_of(job).rooms).or_zero()
+}
+
+fn room_in(rooms: &[Room]) -> Units {
+    rooms.iter().filter(|room| room.enforces).map(|room| room.available).min().unwrap()
 }
 
 /// The n-th of the calls that there are; if there are none, a key of no call.

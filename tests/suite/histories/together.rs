@@ -15,7 +15,7 @@ use super::model::Answer;
 use super::model::job::State;
 use super::model::units::Units;
 use super::model::world::World;
-use super::play::{first_steps, token_name};
+use super::play::{Subject as _, Tally, first_steps, token_name};
 use super::policy::Shape;
 use super::request::{JOBS, KEYS, Operation, Request, Role, Token, Verb};
 use super::steps::{Action, Step, What, histories, requests};
@@ -54,7 +54,7 @@ struct Shared {
 }
 
 /// Lets them meet, and says what cannot have happened.
-pub async fn meet(bench: &mut Bench, shape: &Shape, meeting: &Meeting) -> Result<(), String> {
+pub async fn meet(bench: &mut Bench, shape: &Shape, meeting: &Meeting) -> Result<Tally, String> {
     let (world, names) = first_steps(bench, shape, &meeting.before, &openers()).await?;
     let versions = world.jobs.values().map(|job| (job.number, job.version)).collect();
     let shared = Mutex::new(Shared { names, versions, guess: world.clone(), asked: Vec::new() });
@@ -66,7 +66,9 @@ pub async fn meet(bench: &mut Bench, shape: &Shape, meeting: &Meeting) -> Result
     }))
     .await;
     let Shared { asked, names, .. } = shared.into_inner();
-    witness::explain(bench, world, names, asked).await
+    let beside = bench.beside_the_books().await;
+    let books = bench.books().await;
+    witness::explain(world, names, asked, &books, &beside)
 }
 
 /// Periods that open while clients meet would make what they find depend on who

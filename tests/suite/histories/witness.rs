@@ -6,13 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::bench::Bench;
 use super::compare::{Names, book_differences};
 use super::model::Answer;
 use super::model::job::Job;
 use super::model::units::Units;
 use super::model::world::World;
-use super::play::Subject as _;
+use super::play::Tally;
 use super::together::{Asked, version_in};
 
 /// More than anybody asks for.
@@ -32,17 +31,18 @@ struct Witness {
     late: BTreeMap<usize, BTreeSet<String>>,
 }
 
-/// The error tells what was asked and answered, and what of it nothing explains.
-pub async fn explain(bench: &mut Bench, begin: World, names: Names, asked: Vec<Asked>) -> Result<(), String> {
-    let beside = bench.beside_the_books().await;
-    let books = bench.books().await;
+/// What the books, and all that is beside them, have come to must be explained
+/// by what was asked and answered since the beginning. The error tells that, and
+/// what of it nothing explains; else what came up is counted.
+pub fn explain(begin: World, names: Names, asked: Vec<Asked>, books: &Value, beside: &Value) -> Result<Tally, String> {
     let mut witness =
         Witness { begin, names, asked, causes: BTreeSet::new(), jobs: BTreeMap::new(), late: BTreeMap::new() };
-    let found = witness.versions(&beside).and_then(|()| witness.others(&beside)).and_then(|()| {
-        let differences = witness.end(&books, &beside);
+    let found = witness.versions(beside).and_then(|()| witness.others(beside)).and_then(|()| {
+        let differences = witness.end(books, beside);
         if differences.is_empty() { Ok(()) } else { Err(differences.join("\n  ")) }
     });
-    found.map_err(|told| format!("{}\n  {told}", witness.transcript()))
+    found.map_err(|told| format!("{}\n  {told}", witness.transcript()))?;
+    Ok(witness.tally())
 }
 
 impl Witness {
@@ -184,6 +184,19 @@ impl Witness {
             }
         }
         differences
+    }
+
+    /// What was answered, and which answers were not from the newest version.
+    fn tally(&self) -> Tally {
+        let mut tally = Tally::new();
+        for (n, asked) in self.asked.iter().enumerate() {
+            let overtaken =
+                version_in(&asked.got.body).is_some_and(|version| version > asked.since) && !self.causes.contains(&n);
+            let overtaken = if overtaken { ", overtaken" } else { "" };
+            let what = format!("{} {}{overtaken}", asked.request.name(), asked.got.status_and_code());
+            *tally.entry(what).or_default() += 1;
+        }
+        tally
     }
 
     fn transcript(&self) -> String {

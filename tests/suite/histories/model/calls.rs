@@ -53,7 +53,7 @@ impl Job {
         at: &Place,
     ) -> Answer {
         let Some(call) = self.calls.get(&key).cloned() else {
-            return no_such_call();
+            return self.no_such_call(token, at);
         };
         let refused_as = if token != Token::Of(call.attempt) {
             "stale_attempt"
@@ -77,16 +77,16 @@ impl Job {
     /// Finance knows what a call came to.
     pub fn close_call(&mut self, key: usize, actual: Units, at: &Place) -> Answer {
         let Some(call) = self.calls.get(&key).cloned() else {
-            return no_such_call();
+            return self.no_such_call(Token::Never, at);
         };
         if call.state == (CallState::Settled { actual }) {
             return self.shown(key, 200);
         }
-        if self.state == State::Settled {
-            return self.refused_settlement("already_settled", &call, Token::Never, at);
-        }
         if matches!(call.state, CallState::Settled { .. } | CallState::NotSent) {
             return self.refused_settlement("call_already_settled", &call, Token::Never, at);
+        }
+        if self.state == State::Settled {
+            return self.refused_settlement("already_settled", &call, Token::Never, at);
         }
         self.record(key, actual, None);
         self.changed("call_settled", at);
@@ -95,7 +95,7 @@ impl Job {
 
     pub fn not_sent(&mut self, token: Token, key: usize, at: &Place) -> Answer {
         let Some(call) = self.calls.get(&key).cloned() else {
-            return no_such_call();
+            return self.no_such_call(token, at);
         };
         if token != Token::Of(call.attempt) || !self.is_current(token) {
             return self.conflict("stale_attempt", token, at);
@@ -120,7 +120,7 @@ impl Job {
     pub fn call_unknown(&mut self, token: Option<Token>, key: usize, at: &Place) -> Answer {
         let presented = token.unwrap_or(Token::Never);
         let Some(call) = self.calls.get(&key).cloned() else {
-            return no_such_call();
+            return self.no_such_call(presented, at);
         };
         if token.is_some_and(|token| token != Token::Of(call.attempt)) {
             return self.conflict("stale_attempt", presented, at);
@@ -166,6 +166,10 @@ impl Job {
         }
     }
 
+    fn no_such_call(&self, token: Token, at: &Place) -> Answer {
+        self.no(No::because(404, "not_found", json!({})), token, at)
+    }
+
     /// A refused settlement of a call says what was recorded.
     fn refused_settlement(&self, code: &'static str, call: &Call, token: Token, at: &Place) -> Answer {
         let settled = match (code, call.state) {
@@ -176,8 +180,4 @@ impl Job {
         };
         self.no(No::because(409, code, settled), token, at)
     }
-}
-
-fn no_such_call() -> Answer {
-    No::because(404, "not_found", json!({})).answer(None)
 }

@@ -25,6 +25,13 @@ impl Answer {
     pub fn new(status: u16, body: Value) -> Self {
         Self { status, body }
     }
+
+    pub fn status_and_code(&self) -> String {
+        match self.body["code"].as_str() {
+            Some(code) => format!("{} {code}", self.status),
+            None => self.status.to_string(),
+        }
+    }
 }
 
 /// Stands in an expected answer for a member that must not be there.

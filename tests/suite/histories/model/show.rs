@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::job::{CallState, Job, State};
+use super::units::Units;
 use super::{ABSENT, Answer, time};
 use crate::histories::request::{ACCOUNTS, CALLS, Token, name_of, provider_request_id};
 
@@ -86,11 +87,34 @@ impl Job {
         Answer::new(status, body)
     }
 
-    fn call_item(&self, key: usize) -> Value {
+    /// A call as lists show it.
+    pub fn call_item(&self, key: usize) -> Value {
         let call = &self.calls[&key];
         json!({"call": CALLS[key], "state": call.state.name(), "units": call.units.to_string(),
                "actual": call.state.actual(), "attempt": call.attempt,
                "provider_request_id": call.provider_request.map(provider_request_id)})
+    }
+
+    /// Why it needs somebody, if it does, and how much of it for each reason.
+    pub fn open_parts(&self, now: i64) -> Vec<(&'static str, Units)> {
+        let earlier = if self.state == State::Fenced { Units::ZERO } else { self.stated };
+        let mut parts = Vec::new();
+        if self.state == State::Active && self.lease_has_run_out(now) {
+            parts.push(("overdue", self.reserved()));
+        }
+        if self.state == State::Cancelling {
+            parts.push(("cancelled", self.held() - self.unknown - earlier));
+        }
+        if self.unknown > Units::ZERO {
+            parts.push(("unknown_calls", self.unknown));
+        }
+        if earlier > Units::ZERO {
+            parts.push(("earlier_attempts", earlier));
+        }
+        if self.state == State::Fenced {
+            parts.push(("fenced", self.in_flight + self.stated));
+        }
+        parts
     }
 
     /// Its row.

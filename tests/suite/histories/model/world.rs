@@ -36,6 +36,8 @@ pub struct World {
     pub policy: Policy,
     pub now: i64,
     pub jobs: BTreeMap<usize, Job>,
+    /// The jobs in the order in which they were admitted.
+    pub order: Vec<usize>,
     /// Those that have been opened, in that order.
     pub periods: Vec<Period>,
 }
@@ -43,7 +45,7 @@ pub struct World {
 impl World {
     /// Nothing has happened yet.
     pub fn new(shape: Shape, now: i64) -> Self {
-        Self { shape, policy: shape.usual, now, jobs: BTreeMap::new(), periods: Vec::new() }
+        Self { shape, policy: shape.usual, now, jobs: BTreeMap::new(), order: Vec::new(), periods: Vec::new() }
     }
 
     /// Answers a request, and does what it does. `None`: it is about a job that
@@ -88,6 +90,7 @@ impl World {
         let job = Job::new(number, operation, units, holder, lease, &place);
         let answer = Answer { status: 201, ..job.ok(Token::Of(1), &place) };
         self.jobs.insert(number, job);
+        self.order.push(number);
         self.post(number, None);
         answer
     }
@@ -228,6 +231,35 @@ impl World {
             "available": period.available.to_string(), "reserved": period.reserved.to_string(),
             "liability": period.liability.to_string(), "settled": period.settled.to_string(),
         }]})
+    }
+
+    /// What is open and needs somebody: who, why, and how much of each budget.
+    pub fn liabilities(&self) -> Value {
+        let open: Vec<&Job> = self.order.iter().map(|number| &self.jobs[number]).collect();
+        let open: Vec<&Job> = open.into_iter().filter(|job| !job.open_parts(self.now).is_empty()).collect();
+        let items: Vec<Value> = open
+            .iter()
+            .map(|job| {
+                let why: Vec<&str> = job.open_parts(self.now).iter().map(|(why, _)| *why).collect();
+                json!({"reservation": job.view(Token::Never, self.now), "why": why})
+            })
+            .collect();
+        let total = |owner: usize| {
+            let charged = open.iter().filter(|job| owner == POOL || job.number % ACCOUNTS.len() == owner);
+            let parts: Vec<(&str, Units)> = charged.clone().flat_map(|job| job.open_parts(self.now)).collect();
+            let sum = |why: &str| -> String {
+                let of_it = parts.iter().filter(|(reason, _)| *reason == why);
+                of_it.map(|(_, units)| *units).sum::<Units>().to_string()
+            };
+            let liability: Units = charged.map(|job| job.liability()).sum();
+            json!({"account": ACCOUNTS.get(owner), "budget": if owner == POOL { "pool" } else { "own" },
+                   "member": null, "unit": "u", "overdue": sum("overdue"), "cancelled": sum("cancelled"),
+                   "unknown_calls": sum("unknown_calls"), "earlier_attempts": sum("earlier_attempts"),
+                   "fenced": sum("fenced"), "liability": liability.to_string()})
+        };
+        let charges = |owner: &usize| open.iter().any(|job| *owner == POOL || job.number % ACCOUNTS.len() == *owner);
+        let totals: Vec<Value> = (0..=POOL).filter(charges).map(total).collect();
+        json!({"items": items, "totals": totals, "next_cursor": null})
     }
 
     /// Every balance and every reservation.
