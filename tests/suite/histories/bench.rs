@@ -125,7 +125,9 @@ impl Bench {
             .await;
         let mut owner = database.connect().await;
         // It moves the clock, and reads.
-        sqlx::query("set synchronous_commit = off").execute(&mut owner).await.unwrap();
+        for setting in ["set synchronous_commit = off", "set plan_cache_mode = force_generic_plan"] {
+            sqlx::query(setting).execute(&mut owner).await.unwrap();
+        }
         let service = Running::start(&database).await;
         service.apply(shape.file(shape.usual)).await;
         let clients = service.clients().await;

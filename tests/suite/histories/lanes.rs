@@ -95,10 +95,10 @@ pub fn in_lanes(plan: Plan, shapes: &[Shape], play_one: PlayOne) -> Tally {
                         }
                     }
                     if played.is_multiple_of(VERIFY_EVERY) {
-                        runtime.block_on(books_hold(&bench));
+                        runtime.block_on(books_hold(&bench, shape));
                     }
                 }
-                runtime.block_on(books_hold(&bench));
+                runtime.block_on(books_hold(&bench, shape));
             });
         }
     });
@@ -114,8 +114,18 @@ pub fn told<T>(result: Result<(), TestError<T>>) -> Result<(), String> {
     }
 }
 
-async fn books_hold(bench: &Bench) {
+async fn books_hold(bench: &Bench, shape: &Shape) {
     let mut differences = Vec::new();
     verify(&bench.database.owner_url, |difference| differences.push(difference.to_owned())).await.unwrap();
     assert!(differences.is_empty(), "the books do not hold:\n{}", differences.join("\n"));
+    let beyond = bench.database.lines(ADMITTED_BEYOND_ROOM).await;
+    let enforced: Vec<_> = beyond.iter().filter(|line| shape.pool_enforces || !line.starts_with("pool ")).collect();
+    assert!(enforced.is_empty(), "admitted without room: {enforced:#?}");
 }
+
+/// Whatever else makes available negative, no admission does.
+const ADMITTED_BEYOND_ROOM: &str = "
+    select format('%s %s', p.budget, e)
+    from journal_entry e
+    join budget_period p on p.account = e.account and p.id = e.period_id
+    where e.event in ('reserve', 'extend', 'call_admitted') and e.source = 'available' and e.available < 0";

@@ -8,6 +8,7 @@
 //! `SPEND_LEDGER_HISTORIES=20000` plays more of them. `SPEND_LEDGER_SEED=7`
 //! chooses which; with `SPEND_LEDGER_HISTORY=12` only that one is played.
 
+mod asking;
 mod bench;
 mod compare;
 mod lanes;

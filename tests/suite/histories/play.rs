@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::asking::Action;
 use super::compare::{Names, book_differences};
 use super::model::units::Units;
 use super::model::world::World;
 use super::model::{Answer, job::State};
 use super::policy::{Policy, Shape};
 use super::request::{Request, Role, Token, Verb};
-use super::steps::{Action, How, Step};
+use super::steps::{How, Step};
 
 /// What must be like the model: the service, or in tests of this part a model
 /// that is wrong on purpose.

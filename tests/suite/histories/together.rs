@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
+use super::asking::Action;
 use super::bench::{Bench, as_answer};
 use super::compare::Names;
 use super::model::Answer;
@@ -18,7 +19,7 @@ use super::model::world::World;
 use super::play::{Subject as _, Tally, first_steps, token_name};
 use super::policy::Shape;
 use super::request::{JOBS, KEYS, Operation, Request, Role, Token, Verb};
-use super::steps::{Action, Step, What, histories, requests};
+use super::steps::{Step, What, histories, requests};
 use super::witness;
 
 /// Steps of one client after the other, and then of several at once.

@@ -2,17 +2,19 @@
 //! requests one after the other, in the order of the versions that the
 //! reservations went through.
 
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::compare::{Names, book_differences};
-use super::model::Answer;
-use super::model::job::Job;
-use super::model::units::Units;
-use super::model::world::World;
-use super::play::Tally;
-use super::together::{Asked, version_in};
+use crate::histories::compare::{Names, book_differences};
+use crate::histories::model::Answer;
+use crate::histories::model::job::Job;
+use crate::histories::model::units::Units;
+use crate::histories::model::world::World;
+use crate::histories::play::Tally;
+use crate::histories::together::{Asked, version_in};
 
 /// More than anybody asks for.
 const PLENTY: Units = Units::whole(1_000_000);
