@@ -325,7 +325,9 @@ period as materialized (
     where account = any ($2 || ''::text) and budget in ('own', 'pool') and member = ''
       and starts_at >= to_timestamp($3::bigint)),
 moved as materialized (
-    select p.name as period, e.event || coalesce(' ' || j.name || ' v' || e.reservation_version, '') as cause,
+    select p.name as period,
+           e.event || coalesce(' ' || j.name || ' v' || e.reservation_version || coalesce(' because ' || e.reason, ''), '')
+               as cause,
            b.n, trim_scale(sum(case b.bucket when e.target then e.amount when e.source then -e.amount else 0 end))::text
                as change
     from period p
@@ -339,9 +341,9 @@ select jsonb_build_object(
     'jobs', (
         select coalesce(jsonb_object_agg(j.name, jsonb_build_object(
             'events', (
-                select jsonb_agg(format('%s %s %s %s %s %s %s attempt %s', version, event, state, trim_scale(ceiling),
+                select jsonb_agg(format('%s %s %s %s %s %s %s attempt %s%s', version, event, state, trim_scale(ceiling),
                                         trim_scale(settled), trim_scale(reserved), trim_scale(liability),
-                                        attempt_number) order by version)
+                                        attempt_number, ' because ' || (detail ->> 'reason')) order by version)
                 from reservation_event e where e.account = j.account and e.reservation_id = j.id),
             'calls', (
                 select coalesce(jsonb_object_agg(c.key, jsonb_build_object(

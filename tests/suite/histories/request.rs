@@ -144,7 +144,9 @@ pub struct Sent {
 }
 
 /// Why finance settles, in every history.
-pub const REASON: &str = "the provider's export";
+pub const WHY_CLOSED: &str = "the provider's export";
+/// Why somebody cancels.
+pub const WHY_CANCELLED: &str = "not wanted any more";
 
 impl Request {
     /// The verb's name.
@@ -196,12 +198,14 @@ impl Request {
             Verb::Unknown { attempt, call } => {
                 (of_call(call), json!({"attempt": attempt.map(&token), "outcome": "unknown"}))
             }
-            Verb::CloseCall { call, units } => (of_call(call), json!({"units": units.to_string(), "reason": REASON})),
+            Verb::CloseCall { call, units } => {
+                (of_call(call), json!({"units": units.to_string(), "reason": WHY_CLOSED}))
+            }
             Verb::Settle { attempt, units, finally } => {
                 (at("/settle"), json!({"attempt": token(attempt), "units": text(units), "final": finally}))
             }
-            Verb::Close { units } => (at("/settle"), json!({"units": units.to_string(), "reason": REASON})),
-            Verb::Cancel => (at("/cancel"), json!({"reason": "not wanted any more"})),
+            Verb::Close { units } => (at("/settle"), json!({"units": units.to_string(), "reason": WHY_CLOSED})),
+            Verb::Cancel => (at("/cancel"), json!({"reason": WHY_CANCELLED})),
             Verb::Fence { number, evidence, outstanding } => {
                 let body = json!({"attempt_number": number, "evidence": evidence.then(proof),
                                   "outstanding": text(outstanding)});

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::job::{Call, CallState, Job, Late, State};
 use super::units::Units;
 use super::{Answer, No, Place};
-use crate::histories::request::{Operation, Token};
+use crate::histories::request::{Operation, Token, WHY_CLOSED};
 
 impl Job {
     pub fn admit(&mut self, token: Token, key: usize, units: Units, extend: bool, at: &Place) -> Answer {
@@ -89,7 +89,7 @@ impl Job {
             return self.refused_settlement("already_settled", &call, Token::Never, at);
         }
         self.record(key, actual, None);
-        self.changed("call_settled", at);
+        self.changed_because("call_settled", Some(WHY_CLOSED), at);
         self.shown(key, 200)
     }
 

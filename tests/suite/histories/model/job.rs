@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::units::Units;
 use super::{Answer, No, Place, Room};
-use crate::histories::request::{Operation, Request, Role, Token, Verb};
+use crate::histories::request::{Operation, Request, Role, Token, Verb, WHY_CANCELLED};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -55,6 +55,8 @@ pub struct Event {
     pub reserved: Units,
     pub liability: Units,
     pub attempt: i64,
+    /// Why, where somebody had to say.
+    pub reason: Option<&'static str>,
 }
 
 /// A reservation.
@@ -85,6 +87,8 @@ pub struct Job {
     pub created_at: i64,
     pub updated_at: i64,
     pub closed_at: Option<i64>,
+    /// Since when something has been in liability; never, if nothing is.
+    pub liability_since: Option<i64>,
     pub calls: BTreeMap<usize, Call>,
     pub late: Vec<Late>,
     /// The budgets it is charged to, as they were when it was admitted; only
@@ -119,6 +123,7 @@ impl Job {
             created_at: at.now,
             updated_at: at.now,
             closed_at: None,
+            liability_since: None,
             calls: BTreeMap::new(),
             late: Vec::new(),
             budgets: at.rooms.clone(),
@@ -220,9 +225,15 @@ impl Job {
 
     /// Another version. Everything that it changes has been changed.
     pub fn changed(&mut self, event: &'static str, at: &Place) {
+        self.changed_because(event, None, at);
+    }
+
+    pub fn changed_because(&mut self, event: &'static str, reason: Option<&'static str>, at: &Place) {
         self.version += 1;
         self.updated_at = at.now;
         self.closed_at = (self.state == State::Settled).then_some(at.now);
+        let began = self.liability_since.unwrap_or(at.now);
+        self.liability_since = (self.liability() > Units::ZERO).then_some(began);
         self.events.push(Event {
             event,
             state: self.state,
@@ -231,6 +242,7 @@ impl Job {
             reserved: self.reserved(),
             liability: self.liability(),
             attempt: self.attempt,
+            reason,
         });
     }
 
@@ -313,7 +325,7 @@ impl Job {
     fn cancel(&mut self, at: &Place) -> Answer {
         if self.state == State::Active {
             self.state = State::Cancelling;
-            self.changed("cancel", at);
+            self.changed_because("cancel", Some(WHY_CANCELLED), at);
         }
         self.ok(Token::Never, at)
     }

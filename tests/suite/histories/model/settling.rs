@@ -5,7 +5,7 @@ use serde_json::json;
 use super::job::{Job, Late, State};
 use super::units::Units;
 use super::{Answer, No, Place};
-use crate::histories::request::{Operation, Token};
+use crate::histories::request::{Operation, Token, WHY_CLOSED};
 
 impl Job {
     pub fn settle(&mut self, token: Token, stated: Option<Units>, finally: Option<bool>, at: &Place) -> Answer {
@@ -72,7 +72,7 @@ impl Job {
         self.attempt_in_flight = Units::ZERO;
         self.attempt_stated = Units::ZERO;
         self.state = State::Settled;
-        self.changed("finance_settlement", at);
+        self.changed_because("finance_settlement", Some(WHY_CLOSED), at);
         self.ok(Token::Never, at)
     }
 

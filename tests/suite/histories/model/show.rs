@@ -117,6 +117,13 @@ impl Job {
         parts
     }
 
+    /// Since when it has needed somebody.
+    pub fn open_since(&self, now: i64) -> i64 {
+        let overdue = self.state == State::Active && self.lease_has_run_out(now);
+        let overdue_since = overdue.then_some(self.lease_ends);
+        overdue_since.into_iter().chain(self.liability_since).min().unwrap_or(self.updated_at)
+    }
+
     /// Its row.
     pub fn row(&self) -> Value {
         json!({
@@ -145,8 +152,10 @@ impl Job {
 impl super::job::Event {
     /// As a line, at this version.
     pub fn line(&self, version: i64) -> String {
-        let Self { event, state, ceiling, settled, reserved, liability, attempt } = self;
-        format!("{version} {event} {} {ceiling} {settled} {reserved} {liability} attempt {attempt}", state.name())
+        let Self { event, state, ceiling, settled, reserved, liability, attempt, .. } = self;
+        let because = self.reason.map_or(String::new(), |reason| format!(" because {reason}"));
+        let state = state.name();
+        format!("{version} {event} {state} {ceiling} {settled} {reserved} {liability} attempt {attempt}{because}")
     }
 }
 

@@ -187,7 +187,9 @@ impl World {
         };
         let (was, is) = (of(before), of(Some(job)));
         let change = [0, 1, 2, 3].map(|bucket| is[bucket] - was[bucket]);
-        let cause = format!("{} j{number} v{}", job.events.last().unwrap().event, job.version);
+        let event = job.events.last().unwrap();
+        let because = event.reason.map_or(String::new(), |reason| format!(" because {reason}"));
+        let cause = format!("{} j{number} v{}{because}", event.event, job.version);
         let bounds: Vec<i64> = job.budgets.iter().map(|budget| budget.starts_at).collect();
         for (owner, starts_at) in [number % ACCOUNTS.len(), POOL].into_iter().zip(bounds) {
             let period = self.periods.iter_mut().find(|p| p.owner == owner && p.starts_at == starts_at).unwrap();
@@ -236,12 +238,15 @@ impl World {
     /// What is open and needs somebody: who, why, and how much of each budget.
     pub fn liabilities(&self) -> Value {
         let open: Vec<&Job> = self.order.iter().map(|number| &self.jobs[number]).collect();
-        let open: Vec<&Job> = open.into_iter().filter(|job| !job.open_parts(self.now).is_empty()).collect();
+        let mut open: Vec<&Job> = open.into_iter().filter(|job| !job.open_parts(self.now).is_empty()).collect();
+        open.sort_by_key(|job| job.open_since(self.now));
         let items: Vec<Value> = open
             .iter()
             .map(|job| {
                 let why: Vec<&str> = job.open_parts(self.now).iter().map(|(why, _)| *why).collect();
-                json!({"reservation": job.view(Token::Never, self.now), "why": why})
+                let since = job.open_since(self.now);
+                json!({"reservation": job.view(Token::Never, self.now), "why": why, "since": time(since),
+                       "age_seconds": self.now - since})
             })
             .collect();
         let total = |owner: usize| {

@@ -141,6 +141,7 @@ fn the_books_are_what_the_versions_came_to() {
     case.books["periods"]["a 2026-03-01T00:00:00Z"]["available"] = json!("12");
     case.refused("available: expected \"11\", got \"12\"");
     let mut case = usual();
-    case.beside["journal"]["a 2026-03-01T00:00:00Z"]["cancel j0 v5"] = json!(["0", "-6", "6", "0"]);
+    case.beside["journal"]["a 2026-03-01T00:00:00Z"]["cancel j0 v5 because not wanted any more"] =
+        json!(["0", "-6", "6", "0"]);
     case.refused("cancel j0 v5");
 }
