@@ -58,6 +58,7 @@ impl What {
             | Self::Renew { job, .. }
             | Self::Extend { job, .. }
             | Self::TakeOver { job, .. }
+            | Self::TakeOverAgain { job }
             | Self::Admit { job, .. }
             | Self::AdmitAgain { job, .. }
             | Self::SettleCall { job, .. }
@@ -87,24 +88,14 @@ impl What {
 
     /// A request about a job that was admitted.
     fn about(&self, job: &Job, world: &World, knows: impl Fn(Token) -> bool) -> (Role, Verb) {
-        let token = |whose: Whose| {
-            let wanted = match whose {
-                Whose::Current => Token::Of(job.attempt),
-                Whose::Earlier => Token::Of((job.attempt - 1).max(1)),
-                Whose::Nobodys => Token::Never,
-            };
-            if knows(wanted) { wanted } else { Token::Never }
+        let known = |token: Token| if knows(token) { token } else { Token::Never };
+        let token = |whose: Whose| match whose {
+            Whose::Current => known(Token::Of(job.attempt)),
+            Whose::Earlier => known(Token::Of((job.attempt - 1).max(1))),
+            Whose::Nobodys => Token::Never,
         };
         let worker = |verb| (Role::Worker, verb);
-        let finance = |verb| (Role::Finance, verb);
         match *self {
-            // What ends a call is asked about one that there is: it is admitted first.
-            Self::SettleCall { call, .. } | Self::NotSent { call, .. } | Self::Unknown { call, .. }
-                if call > 0 && could_have_a_call(job) =>
-            {
-                let units = job.remaining().min(Units::whole(2)).max(Units::STEP);
-                worker(Verb::Admit { attempt: token(Whose::Current), call, units, extend: false })
-            }
             Self::ReserveAgain { holder, .. } => {
                 worker(Verb::Reserve { operation: job.operation, units: job.estimate, holder, lease: 60 })
             }
@@ -113,11 +104,63 @@ impl What {
                 let most = job.ceiling + room_for(job, world);
                 worker(Verb::Extend { attempt: token(whose), ceiling: ceiling.at(most) })
             }
+            Self::Settle { whose, units, finally, .. } => {
+                // Calls report no progress: it is tried only where no amount is stated.
+                let pointless = job.operation == Operation::Ask && finally == Some(false) && units.is_some();
+                let units = units.map(|amount| amount.at(job.attempt_settled));
+                let finally = finally.filter(|_| !pointless);
+                worker(Verb::Settle { attempt: token(whose), units, finally })
+            }
+            Self::Close { units, .. } => (Role::Finance, Verb::Close { units: units.at(job.settled) }),
+            Self::Cancel { by, .. } => (by, Verb::Cancel),
+            Self::TakeOver { .. } | Self::TakeOverAgain { .. } | Self::Fence { .. } => self.about_an_attempt(job),
+            Self::Look { .. } => worker(Verb::Look),
+            _ => self.about_a_call(job, world, token, known),
+        }
+    }
+
+    fn about_an_attempt(&self, job: &Job) -> (Role, Verb) {
+        match *self {
+            Self::Fence { behind, evidence, outstanding, by, .. } => {
+                // What was stated can only be lowered: mostly that is tried.
+                let (mark, outstanding) = match job.state {
+                    State::Fenced => (job.attempt_stated, outstanding.or(Some(Amount::Beside(Units::whole(-1))))),
+                    _ => (job.ceiling - job.settled - job.stated, outstanding),
+                };
+                let of_a_worker = |_: &Amount| job.operation == Operation::Run || !evidence;
+                let outstanding = outstanding.filter(of_a_worker).map(|amount| amount.at(mark));
+                (by, Verb::Fence { number: (job.attempt - behind).max(1), evidence, outstanding })
+            }
             Self::TakeOver { behind, holder, evidence, outstanding, force, by, .. } => {
                 let everything = job.ceiling - job.settled - job.outstanding() + job.attempt_settled;
                 let outstanding = outstanding.map(|amount| amount.at(everything));
                 let previous = (job.attempt - behind).max(1);
                 (by, Verb::TakeOver { previous, holder, lease: 60, evidence, outstanding, force })
+            }
+            _ => {
+                let (previous, holder) = ((job.attempt - 1).max(1), job.holder);
+                let verb =
+                    Verb::TakeOver { previous, holder, lease: 60, evidence: true, outstanding: None, force: false };
+                (Role::Worker, verb)
+            }
+        }
+    }
+
+    fn about_a_call(
+        &self,
+        job: &Job,
+        world: &World,
+        token: impl Fn(Whose) -> Token,
+        known: impl Fn(Token) -> Token,
+    ) -> (Role, Verb) {
+        let worker = |verb| (Role::Worker, verb);
+        match *self {
+            // What ends a call is asked about one that there is: it is admitted first.
+            Self::SettleCall { call, .. } | Self::NotSent { call, .. } | Self::Unknown { call, .. }
+                if call > 0 && could_have_a_call(job) =>
+            {
+                let units = job.remaining().min(Units::whole(2)).max(Units::STEP);
+                worker(Verb::Admit { attempt: token(Whose::Current), call, units, extend: false })
             }
             Self::Admit { whose, call, units, extend, .. } => {
                 let unused = (0..CALLS.len()).find(|key| !job.calls.contains_key(key));
@@ -134,7 +177,7 @@ impl What {
                 let call = existing(job, call);
                 // Mostly whoever admitted it.
                 let attempt = match (whose, job.calls.get(&call)) {
-                    (Whose::Current, Some(call)) if knows(Token::Of(call.attempt)) => Token::Of(call.attempt),
+                    (Whose::Current, Some(call)) => known(Token::Of(call.attempt)),
                     (whose, _) => token(whose),
                 };
                 worker(Verb::SettleCall { attempt, call, units: units.at(recorded(job, call)), provider_request })
@@ -149,25 +192,9 @@ impl What {
             }
             Self::CloseCall { call, units, .. } => {
                 let call = existing(job, call);
-                finance(Verb::CloseCall { call, units: units.at(recorded(job, call)) })
+                (Role::Finance, Verb::CloseCall { call, units: units.at(recorded(job, call)) })
             }
-            Self::Settle { whose, units, finally, .. } => {
-                // A call's provider is told of no progress; mostly it is not tried.
-                let finally = if job.operation == Operation::Ask && finally == Some(false) { None } else { finally };
-                let units = units.map(|amount| amount.at(job.attempt_settled));
-                worker(Verb::Settle { attempt: token(whose), units, finally })
-            }
-            Self::Close { units, .. } => finance(Verb::Close { units: units.at(job.settled) }),
-            Self::Cancel { by, .. } => (by, Verb::Cancel),
-            Self::Fence { behind, evidence, outstanding, by, .. } => {
-                let mark = match job.state {
-                    State::Fenced => job.attempt_stated,
-                    _ => job.ceiling - job.settled - job.stated,
-                };
-                let outstanding = outstanding.map(|amount| amount.at(mark));
-                (by, Verb::Fence { number: (job.attempt - behind).max(1), evidence, outstanding })
-            }
-            _ => worker(Verb::Look),
+            _ => unreachable!("{self:?} is not about a call"),
         }
     }
 }

@@ -34,7 +34,7 @@ use steps::histories;
 use together::{meet, meetings};
 
 /// How many of several clients at once.
-const MEETINGS: u64 = 400;
+const MEETINGS: u64 = 300;
 const LONGEST: usize = 25;
 
 /// What must come up in so many histories: every verb, answered in every way.
@@ -62,8 +62,8 @@ fn several_clients_at_once() {
 fn one(runtime: &Runtime, bench: &mut Bench, shape: &Shape, config: Config) -> Result<Tally, String> {
     let (bench, tally) = (RefCell::new(bench), RefCell::default());
     let result = TestRunner::new(config).run(&histories(LONGEST), |history| {
+        let mut bench = bench.borrow_mut();
         runtime.block_on(async {
-            let mut bench = bench.borrow_mut();
             let played = play(&mut **bench, shape, &history).await;
             if played.is_err() && shape.carries {
                 // What it left open would be carried into the next.
@@ -82,11 +82,9 @@ fn one(runtime: &Runtime, bench: &mut Bench, shape: &Shape, config: Config) -> R
 fn several(runtime: &Runtime, bench: &mut Bench, shape: &Shape, config: Config) -> Result<Tally, String> {
     let (bench, tally) = (RefCell::new(bench), RefCell::default());
     let result = TestRunner::new(config).run(&meetings(), |meeting| {
-        runtime.block_on(async {
-            let met = meet(&mut bench.borrow_mut(), shape, &meeting).await;
-            *tally.borrow_mut() = met.map_err(TestCaseError::fail)?;
-            Ok(())
-        })
+        let met = runtime.block_on(meet(&mut bench.borrow_mut(), shape, &meeting));
+        *tally.borrow_mut() = met.map_err(TestCaseError::fail)?;
+        Ok(())
     });
     told(result)?;
     Ok(tally.into_inner())

@@ -62,7 +62,7 @@ impl Subject for Mutant {
     }
 
     async fn ask_and_crash(&mut self, request: &Request, _: &Names, after: u64) -> Answer {
-        if after % 2 == 0 {
+        if after.is_multiple_of(2) {
             self.asked(request);
         }
         self.asked(request)

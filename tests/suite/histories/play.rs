@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use super::asking::Action;
 use super::compare::{Names, book_differences};
+use super::model::Answer;
+use super::model::job::{Job, State};
 use super::model::units::Units;
 use super::model::world::World;
-use super::model::{Answer, job::State};
 use super::policy::{Policy, Shape};
 use super::request::{Request, Role, Token, Verb};
 use super::steps::{How, Step};
@@ -70,13 +71,13 @@ pub async fn play<S: Subject>(subject: &mut S, shape: &Shape, history: &[Step]) 
     Ok(play.tally)
 }
 
-/// Plays what comes before something else, and these requests; what the world
-/// has come to then.
+/// Plays what comes before something else, and what has to be asked then; what
+/// the world has come to.
 pub async fn first_steps<S: Subject>(
     subject: &mut S,
     shape: &Shape,
     steps: &[Step],
-    requests: &[Request],
+    requests: fn(&World) -> Vec<Request>,
 ) -> Result<(World, Names), String> {
     let now = subject.begin(shape).await;
     let mut play = Play {
@@ -89,7 +90,7 @@ pub async fn first_steps<S: Subject>(
     for step in steps {
         play.step(step).await?;
     }
-    for request in requests {
+    for request in &requests(&play.world) {
         play.ask(request, How::Once(0)).await?;
     }
     Ok((play.world, play.names))
@@ -130,6 +131,7 @@ impl<S: Subject> Play<'_, S> {
             How::Twice => format!("twice at once, {request:?}"),
             How::Crash(after) => format!("killed after {after} ms, and again, {request:?}"),
         });
+        let before = self.world.jobs.get(&request.job).cloned();
         let first = self.world.ask(request).expect("it is about a job that is there");
         let again = self.again(request)?;
         let names = self.names.clone();
@@ -148,7 +150,8 @@ impl<S: Subject> Play<'_, S> {
             }
         };
         self.told.last_mut().unwrap().push_str(&format!(" -> {}", first.status_and_code()));
-        *self.tally.entry(format!("{} {}", request.name(), first.status_and_code())).or_default() += 1;
+        let what = came_up(request, before.as_ref(), &self.world.jobs, &first);
+        *self.tally.entry(what).or_default() += 1;
         self.same(differences)
     }
 
@@ -227,6 +230,17 @@ impl<S: Subject> Play<'_, S> {
             differences.join("\n  ")
         ))
     }
+}
+
+/// What came up with a request: the verb, the work, the state that it met, the
+/// answer, and whether it made a version.
+fn came_up(request: &Request, before: Option<&Job>, after: &BTreeMap<usize, Job>, answer: &Answer) -> String {
+    let after = after.get(&request.job);
+    let met = before.map_or("none", |job| job.state.name());
+    let work = after.map_or("work", |job| job.operation.name());
+    let made = before.map(|job| job.version) != after.map(|job| job.version);
+    let made = if made { ", a version" } else { "" };
+    format!("{} {work} {met}: {}{made}", request.name(), answer.status_and_code())
 }
 
 /// The name of a token, as the model gives it.

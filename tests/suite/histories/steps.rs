@@ -76,6 +76,10 @@ pub enum What {
         force: bool,
         by: Role,
     },
+    /// The takeover that made the current attempt, by who made it.
+    TakeOverAgain {
+        job: usize,
+    },
     /// A call under a new key, or under the key of another.
     Admit {
         job: usize,
@@ -237,6 +241,7 @@ fn attempts() -> BoxedStrategy<What> {
             .prop_map(|(job, behind, holder, evidence, outstanding, (by, force))| {
                 What::TakeOver { job, behind, holder, evidence, outstanding, force, by }
             }),
+        1 => job().prop_map(|job| What::TakeOverAgain { job }),
         3 => (job(), behind(), evidence(), sometimes(), asker())
             .prop_map(|(job, behind, evidence, outstanding, by)| {
                 What::Fence { job, behind, evidence, outstanding, by }
@@ -272,7 +277,7 @@ fn world() -> BoxedStrategy<What> {
 }
 
 fn job() -> impl Strategy<Value = usize> {
-    prop_oneof![4 => Just(0_usize), 4 => Just(2), 1 => Just(1), 1 => Just(3)]
+    prop_oneof![5 => Just(0_usize), 5 => Just(2), 1 => Just(1), 1 => Just(3)]
 }
 
 /// Mostly one whose calls the ledger admits.

@@ -56,7 +56,7 @@ struct Shared {
 
 /// Lets them meet, and says what cannot have happened.
 pub async fn meet(bench: &mut Bench, shape: &Shape, meeting: &Meeting) -> Result<Tally, String> {
-    let (world, names) = first_steps(bench, shape, &meeting.before, &openers()).await?;
+    let (world, names) = first_steps(bench, shape, &meeting.before, openers).await?;
     let versions = world.jobs.values().map(|job| (job.number, job.version)).collect();
     let shared = Mutex::new(Shared { names, versions, guess: world.clone(), asked: Vec::new() });
     let (bench_of_all, shared_by_all, begin) = (&*bench, &shared, &world);
@@ -74,9 +74,10 @@ pub async fn meet(bench: &mut Bench, shape: &Shape, meeting: &Meeting) -> Result
 
 /// Periods that open while clients meet would make what they find depend on who
 /// comes first; they are open before, by jobs that nobody else asks about.
-fn openers() -> Vec<Request> {
+fn openers(world: &World) -> Vec<Request> {
     let verb = Verb::Reserve { operation: Operation::Run, units: Units::whole(1), holder: 0, lease: 60 };
-    (JOBS..KEYS).map(|job| Request { job, by: Role::Worker, verb }).collect()
+    let openers = (JOBS..KEYS).map(|job| Request { job, by: Role::Worker, verb });
+    openers.filter(|request| !world.has_opened(request.account())).collect()
 }
 
 /// One request of one client.

@@ -32,7 +32,7 @@ impl Job {
                 return self.no(No::because(409, "ceiling_reached", members), token, at);
             }
             if let Err(no) = self.may_be_raised_to(ceiling, at) {
-                return self.no(no, token, at);
+                return self.no(*no, token, at);
             }
             self.ceiling = ceiling;
         }

@@ -300,7 +300,7 @@ impl Job {
             return self.ok(token, at);
         }
         if let Err(no) = self.may_be_raised_to(ceiling, at) {
-            return self.no(no, token, at);
+            return self.no(*no, token, at);
         }
         self.ceiling = ceiling;
         self.changed("extend", at);
@@ -308,17 +308,17 @@ impl Job {
     }
 
     /// Whether the policy and all budgets allow this ceiling.
-    pub fn may_be_raised_to(&self, ceiling: Units, at: &Place) -> Result<(), No> {
+    pub fn may_be_raised_to(&self, ceiling: Units, at: &Place) -> Result<(), Box<No>> {
         if at.retired {
-            return Err(No::because(422, "unknown_operation", json!({})));
+            return Err(Box::new(No::because(422, "unknown_operation", json!({}))));
         }
         at.could_ever_admit(ceiling)?;
         let more = (ceiling - self.settled).max(self.outstanding()) - self.held();
         // Its own periods: no time is named, and their end brings nothing.
-        at.admits(more).map_err(|no| No {
-            retry: if no.retry == "after_release" { "after_release" } else { "never" },
-            retry_after: None,
-            ..no
+        at.admits(more).map_err(|mut no| {
+            no.retry = if no.retry == "after_release" { "after_release" } else { "never" };
+            no.retry_after = None;
+            no
         })
     }
 

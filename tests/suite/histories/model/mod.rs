@@ -107,7 +107,7 @@ impl No {
 
 impl Place {
     /// Whether every enforcing budget has room for so many more units.
-    pub fn admits(&self, units: Units) -> Result<(), No> {
+    pub fn admits(&self, units: Units) -> Result<(), Box<No>> {
         let refusing: Vec<&Room> =
             self.enforcing().filter(|room| units > Units::ZERO && units > room.available).collect();
         if refusing.is_empty() {
@@ -122,19 +122,19 @@ impl Place {
             .collect();
         let retry = refusing.iter().map(|room| room.can_be_retried(units)).max().unwrap();
         let last_end = refusing.iter().map(|room| room.ends_at).max().unwrap();
-        Err(No {
+        Err(Box::new(No {
             retry: ["after_release", "after_reset", "never"][retry],
             retry_after: (retry < 2).then_some(last_end - self.now),
             ..No::because(429, "budget_exhausted", json!({"breaches": breaches}))
-        })
+        }))
     }
 
     /// Whether so many units in total could ever be admitted: by the operation's
     /// bound, and by what a whole period allows.
-    pub fn could_ever_admit(&self, units: Units) -> Result<(), No> {
+    pub fn could_ever_admit(&self, units: Units) -> Result<(), Box<No>> {
         let too_expensive = |most: Units| {
             let members = json!({"units": units.to_string(), "max_units": most.to_string()});
-            Err(No::because(400, "too_expensive", members))
+            Err(Box::new(No::because(400, "too_expensive", members)))
         };
         if units > self.max_units {
             return too_expensive(self.max_units);

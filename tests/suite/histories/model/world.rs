@@ -165,10 +165,19 @@ impl World {
     }
 
     fn open(&mut self, owner: usize) {
-        let present = self.present(owner);
-        if !self.periods.iter().any(|period| period.owner == owner && period.starts_at == present.starts_at) {
-            self.periods.push(present);
+        if !self.is_open(owner) {
+            self.periods.push(self.present(owner));
         }
+    }
+
+    fn is_open(&self, owner: usize) -> bool {
+        let open = |period: &Period| period.starts_at <= self.now && self.now < period.ends_at;
+        self.periods.iter().any(|period| period.owner == owner && open(period))
+    }
+
+    /// Whether the present periods of an account, and of the pool, are open.
+    pub fn has_opened(&self, account: usize) -> bool {
+        self.is_open(account) && self.is_open(POOL)
     }
 
     /// The job has come to this, one version later.
