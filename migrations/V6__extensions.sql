@@ -60,6 +60,8 @@ begin
                             from charge c
                             where c.n = w.n and c.mode = 'enforce' and c.limit_units > 0
                               and w.ceiling > c.limit_units) then 'over_a_whole_period'
+               -- What takes nothing needs no room, also where none is left after an overrun.
+               when w.units = 0 then 'fits'
                when exists (select from charge c where c.n = w.n and c.mode = 'enforce' and w.units > c.room)
                    then 'budget_exhausted'
                when exists (select from charge c where c.n = w.n and w.units > c.room) then 'out_of_range'

@@ -163,6 +163,22 @@ async fn an_overrun_is_recorded_and_never_refused() {
     assert_eq!(books.periods, ["northstar daily : 100 -105.000000000001 65 0 140.000000000001"]);
 }
 
+/// What needs no room is refused by none, also where an overrun has left less than
+/// none.
+#[tokio::test]
+async fn a_ceiling_within_what_is_spent_takes_nothing_from_nothing() {
+    let (service, worker) = northstar().await;
+    let job = stream(&worker, "job", "30").await;
+    worker.reserve_bulk("other", "70").await.expect(201);
+    worker.progress(&job, "33").await.expect(200);
+    assert_eq!(daily(&worker).await, ["33", "70", "0", "-3"]);
+    let raised = worker.extend(&job, "32").await.expect(200);
+    assert_eq!(stand(&raised), json!(["active", "32", "33", "33", "1", 3]));
+    worker.extend(&job, "33.000000000001").await.problem(429, "budget_exhausted");
+    assert_eq!(daily(&worker).await, ["33", "70", "0", "-3"]);
+    service.books().await;
+}
+
 #[tokio::test]
 async fn one_settlement_above_the_ceiling_takes_the_room_first() {
     let (service, worker) = northstar().await;
