@@ -131,7 +131,7 @@ create function attempt_of(r reservation, token text) returns integer language s
 comment on function attempt_of(reservation, text) is 'The number of the attempt that a token was issued to, if any.';
 
 -- What the books have of an attempt's own usage.
-create function settled_by_attempt(r reservation, number integer) returns numeric language plpgsql stable as $$
+create function settled_by_attempt(r reservation, number integer) returns numeric language plpgsql as $$
 begin
     if number = r.attempt_number then
         return r.attempt_settled;

@@ -9,6 +9,7 @@ use super::{DatabaseArgs, Failure, span};
 use crate::ledger::fence::Fence;
 use crate::ledger::liabilities::Overdue;
 use crate::ledger::{Context, Error, Ledger};
+use crate::model::policy::Enforcement;
 use crate::model::refusal::Conflict;
 use crate::model::reservation::Reservation;
 use crate::model::{Name, Refusal, Units};
@@ -59,6 +60,9 @@ pub(super) async fn fence(args: FenceArgs) -> Result<(), Failure> {
 }
 
 async fn fence_all(ledger: &Ledger, args: &FenceArgs) -> Result<Done, Failure> {
+    if let Some(provider) = &args.provider {
+        must_be_fenceable(ledger, provider)?;
+    }
     let mut done = Done::default();
     let mut after = None;
     loop {
@@ -77,6 +81,21 @@ async fn fence_all(ledger: &Ledger, args: &FenceArgs) -> Result<Done, Failure> {
             _ => return Ok(done),
         }
     }
+}
+
+/// Whether the ledger is the enforcement point of the provider: else nothing would be
+/// found, and a mistyped name looks like good order.
+fn must_be_fenceable(ledger: &Ledger, provider: &Name) -> Result<(), Failure> {
+    match ledger.policy().policy.providers.get(provider) {
+        // Retired, it may still have open work.
+        None => eprintln!("the policy in force has no provider {provider}"),
+        Some(known) if known.enforcement == Enforcement::Worker => {
+            let message = format!("workers call {provider} directly: only evidence fences them, one by one, over HTTP");
+            return Err(Failure::Usage(message));
+        }
+        Some(_) => {}
+    }
+    Ok(())
 }
 
 /// Fences one. What cannot be fenced is said, and does not stop the others.

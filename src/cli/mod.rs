@@ -203,7 +203,7 @@ fn expiry(text: &str) -> Result<DateTime<Utc>, String> {
 
 /// A span of time.
 fn span(text: &str) -> Result<TimeDelta, String> {
-    let usage = || format!("{text:?} is no span like 90d, 12h or 30m");
+    let usage = || format!("{text:?} is no span like 90d, 12h or 30m, of at most 36500d");
     let unit = text.chars().next_back().ok_or_else(usage)?;
     let number = text.strip_suffix(unit).and_then(|number| number.parse::<u32>().ok()).ok_or_else(usage)?;
     let number = i64::from(number);
@@ -213,5 +213,6 @@ fn span(text: &str) -> Result<TimeDelta, String> {
         'm' => TimeDelta::try_minutes(number),
         _ => None,
     };
-    span.ok_or_else(usage)
+    // Longer than anything has been, and short enough for every type that holds it.
+    span.filter(|span| *span <= TimeDelta::days(36_500)).ok_or_else(usage)
 }

@@ -86,12 +86,12 @@ impl From<Total> for TotalView {
             budget: total.budget,
             member: total.member,
             unit: total.unit,
-            overdue: total.parts.overdue.to_string(),
-            cancelled: total.parts.cancelled.to_string(),
-            unknown_calls: total.parts.unknown_calls.to_string(),
-            earlier_attempts: total.parts.earlier_attempts.to_string(),
-            fenced: total.parts.fenced.to_string(),
-            liability: total.liability.to_string(),
+            overdue: total.parts.overdue,
+            cancelled: total.parts.cancelled,
+            unknown_calls: total.parts.unknown_calls,
+            earlier_attempts: total.parts.earlier_attempts,
+            fenced: total.parts.fenced,
+            liability: total.liability,
         }
     }
 }

@@ -3,21 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bigdecimal::{BigDecimal, ToPrimitive as _};
 use chrono::{DateTime, TimeDelta, Utc};
-use rust_decimal::Decimal;
-use rust_decimal::prelude::ToPrimitive as _;
 use sqlx::types::Json;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::database::run;
 use super::fence::interval;
-use super::reservations::{Found, names, units};
+use super::reservations::{Found, names};
 use super::{Context, Error, Ledger};
+use crate::model::Name;
 use crate::model::liability::{Parts, Why};
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
 use crate::model::role::Accounts;
-use crate::model::{Name, Units};
 use crate::telemetry::Open;
 
 /// How long a count for the metrics is good for.
@@ -48,7 +47,7 @@ pub struct Total {
     /// By reason.
     pub parts: Parts,
     /// What is in liability: all parts but the overdue one.
-    pub liability: Units,
+    pub liability: String,
 }
 
 /// What a list is narrowed to.
@@ -90,12 +89,12 @@ struct TotalRow {
     budget: String,
     member: String,
     unit: String,
-    overdue: Decimal,
-    cancelled: Decimal,
-    unknown_calls: Decimal,
-    earlier_attempts: Decimal,
-    fenced: Decimal,
-    liability: Decimal,
+    overdue: String,
+    cancelled: String,
+    unknown_calls: String,
+    earlier_attempts: String,
+    fenced: String,
+    liability: String,
 }
 
 impl Ledger {
@@ -175,7 +174,7 @@ impl Ledger {
                 .fetch_all(&mut *connection)
                 .await
         })?;
-        rows.into_iter().map(Total::try_from).collect()
+        Ok(rows.into_iter().map(Total::from).collect())
     }
 }
 
@@ -206,10 +205,12 @@ impl Ledger {
 fn open_units(totals: &[Total]) -> Result<Vec<Open>, Error> {
     let mut sums = BTreeMap::new();
     for total in totals {
-        for (why, units) in total.parts.each().into_iter().filter(|(_, units)| !units.is_zero()) {
+        for (why, units) in total.parts.each().into_iter().filter(|(_, units)| *units != "0") {
             let account = total.account.as_deref().unwrap_or_default();
-            let sum: &mut Units = sums.entry((account, &total.budget, &total.unit, why.as_str())).or_default();
-            *sum = sum.checked_add(units).map_err(|error| Error::Unexpected(format!("a total {error}")))?;
+            let units: BigDecimal =
+                units.parse().map_err(|error| Error::Unexpected(format!("the total {units}: {error}")))?;
+            *sums.entry((account, &total.budget, &total.unit, why.as_str())).or_insert_with(BigDecimal::default) +=
+                units;
         }
     }
     let open = sums.into_iter().map(|((account, budget, unit, why), units)| Open {
@@ -217,29 +218,27 @@ fn open_units(totals: &[Total]) -> Result<Vec<Open>, Error> {
         budget: budget.clone(),
         unit: unit.clone(),
         why,
-        units: units.get().to_f64().unwrap_or(f64::MAX),
+        units: units.to_f64().unwrap_or(f64::MAX),
     });
     Ok(open.collect())
 }
 
-impl TryFrom<TotalRow> for Total {
-    type Error = Error;
-
-    fn try_from(row: TotalRow) -> Result<Self, Error> {
+impl From<TotalRow> for Total {
+    fn from(row: TotalRow) -> Self {
         let named = |name: String| (!name.is_empty()).then_some(name);
-        Ok(Self {
+        Self {
             account: named(row.account),
             budget: row.budget,
             member: named(row.member),
             unit: row.unit,
             parts: Parts {
-                overdue: units(row.overdue)?,
-                cancelled: units(row.cancelled)?,
-                unknown_calls: units(row.unknown_calls)?,
-                earlier_attempts: units(row.earlier_attempts)?,
-                fenced: units(row.fenced)?,
+                overdue: row.overdue,
+                cancelled: row.cancelled,
+                unknown_calls: row.unknown_calls,
+                earlier_attempts: row.earlier_attempts,
+                fenced: row.fenced,
             },
-            liability: units(row.liability)?,
-        })
+            liability: row.liability,
+        }
     }
 }

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Units;
-
 /// Why an open reservation needs somebody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -49,35 +47,36 @@ impl std::str::FromStr for Why {
     }
 }
 
-/// What is held for each reason.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// What is held for each reason, as exact text: sums over many periods can be larger
+/// than any amount.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parts {
     /// Reserved by active work whose lease has run out.
-    pub overdue: Units,
+    pub overdue: String,
     /// In liability since a cancel, but for the next two.
-    pub cancelled: Units,
+    pub cancelled: String,
     /// Calls with unknown outcome.
-    pub unknown_calls: Units,
+    pub unknown_calls: String,
     /// Stated as possibly spent by earlier attempts.
-    pub earlier_attempts: Units,
+    pub earlier_attempts: String,
     /// Outstanding after a fence, but for unknown calls.
-    pub fenced: Units,
+    pub fenced: String,
 }
 
 impl Parts {
     /// Each reason with its amount.
     #[must_use]
-    pub fn each(&self) -> [(Why, Units); 5] {
+    pub fn each(&self) -> [(Why, &str); 5] {
         Why::ALL.map(|why| (why, self.of(why)))
     }
 
-    fn of(&self, why: Why) -> Units {
+    fn of(&self, why: Why) -> &str {
         match why {
-            Why::Overdue => self.overdue,
-            Why::Cancelled => self.cancelled,
-            Why::UnknownCalls => self.unknown_calls,
-            Why::EarlierAttempts => self.earlier_attempts,
-            Why::Fenced => self.fenced,
+            Why::Overdue => &self.overdue,
+            Why::Cancelled => &self.cancelled,
+            Why::UnknownCalls => &self.unknown_calls,
+            Why::EarlierAttempts => &self.earlier_attempts,
+            Why::Fenced => &self.fenced,
         }
     }
 }

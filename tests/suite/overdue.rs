@@ -99,9 +99,12 @@ async fn what_has_been_overdue_is_fenced_in_bulk_where_the_ledger_enforces() {
 
 #[tokio::test]
 async fn a_span_that_is_none_is_bad_usage() {
-    for arguments in
-        [&["fence"][..], &["fence", "--overdue", "soon"], &["fence", "--overdue", "1h", "--provider", "a b"]]
-    {
+    for arguments in [
+        &["fence"][..],
+        &["fence", "--overdue", "soon"],
+        &["fence", "--overdue", "1h", "--provider", "a b"],
+        &["fence", "--overdue", "999999d"],
+    ] {
         let output = program(arguments).output().await.unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
     }
@@ -153,5 +156,29 @@ async fn the_metrics_have_the_totals_of_the_liabilities() {
         assert_eq!(parts.map(|part| total[part].as_str().unwrap()), ["10", "10", "4", "0", "0", "14"]);
     }
     assert_eq!(liabilities.body["late_usage"], 1);
+    service.books().await;
+}
+
+/// What is open over many periods can be more than any one amount.
+#[tokio::test]
+async fn totals_can_be_larger_than_any_amount() {
+    let service = Service::with_policy(NORTHSTAR).await;
+    let worker = service.worker(&["northstar"]).await;
+    for day in ["2026-03-03", "2026-03-04"] {
+        service.database.set_clock(&format!("{day}T10:00:00Z")).await;
+        let job = job(&worker, day, "stream").await;
+        service.database.set_clock(&format!("{day}T10:05:00Z")).await;
+        let evidence = json!({"kind": "process_stopped"});
+        let take_over = json!({"previous": 1, "evidence": evidence, "outstanding": "9999999999999000"});
+        worker.post(&format!("/v1/reservations/{}/attempts", job.id()), take_over).await.expect(201);
+    }
+    let liabilities = service.finance().await.get("/v1/liabilities").await.expect(200);
+    let total = &liabilities.body["totals"][0];
+    assert_eq!(
+        (&total["earlier_attempts"], &total["liability"]),
+        (&json!("19999999999998000"), &json!("19999999999998000"))
+    );
+    let metric = metric(&worker, "spend_ledger_open_units").await;
+    assert!(metric.iter().any(|line| line.ends_with("why=\"earlier_attempts\"} 19999999999998000.0")), "{metric:#?}");
     service.books().await;
 }
