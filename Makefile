@@ -1,6 +1,7 @@
 # Two commands for a fresh machine: `make run` and `make test`.
 
 CARGO ?= cargo
+RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 # SQL is checked against .sqlx, not against whatever database the environment
 # names.
 export SQLX_OFFLINE = true
@@ -19,14 +20,14 @@ faketime: ## Install libfaketime, which one test needs, where that is possible
 
 run: postgres ## Start the service on its own Postgres, with keys and curl lines to try
 	$(CARGO) build --release --locked
-	./target/release/spend-ledger serve --policy policy.example.yaml --quickstart
+	$(RELEASE)/spend-ledger serve --policy policy.example.yaml --quickstart
 
 test: postgres faketime ## Run all tests
 	$(CARGO) test --locked --workspace
 
 replay: postgres ## Replay the sample trace against a service of its own
 	$(CARGO) build --release --locked
-	scripts/replay-sample ./target/release/spend-ledger
+	scripts/replay-sample $(RELEASE)/spend-ledger
 
 check: fmt clippy doc sqlx-check ## Everything that CI checks besides the tests
 

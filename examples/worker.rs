@@ -34,7 +34,9 @@ async fn main() -> ExitCode {
 async fn run() -> Result<(), Trouble> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "job-1".to_owned());
     let url = variable("SPEND_LEDGER_URL", "http://127.0.0.1:8080");
-    let client = Client::new(&url, std::env::var("SPEND_LEDGER_KEY")?)?;
+    let key = std::env::var("SPEND_LEDGER_KEY")
+        .map_err(|_| "SPEND_LEDGER_KEY is not set: `make run` prints a worker's key")?;
+    let client = Client::new(&url, key)?;
     let Some(job) = start(&client, &name).await? else { return Ok(()) };
     eprintln!("{name} is reservation {}, attempt {}. To cancel it:", job.id(), job.attempt());
     eprintln!(

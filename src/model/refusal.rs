@@ -192,7 +192,9 @@ impl Conflict {
 
     fn explain(self) -> &'static str {
         match self {
-            Self::StaleAttempt => "this is not the attempt that may do this: send nothing more",
+            Self::StaleAttempt => {
+                "this is about another attempt than the one that may do this; a worker that is told so sends nothing more"
+            }
             Self::NotActive => "the reservation is not active",
             Self::AlreadySettled => "the reservation has been settled otherwise",
             Self::UsageDecreases => "less usage than was reported before",
