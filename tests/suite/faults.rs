@@ -110,6 +110,41 @@ async fn the_answer_is_lost_after_the_commit() {
     assert_eq!(books.entries_of("reserve").len(), 2);
 }
 
+/// The statement was committed, the connection broke before the answer, and the
+/// service has sent it again by itself: the one who asked is told what its own request
+/// did, not that it was done before. (A worker sends nothing after a repeat.)
+#[tokio::test]
+async fn what_the_service_sends_again_is_not_a_repeat() {
+    let (service, proxy, worker) = behind_a_proxy().await;
+    let job = worker.reserve_bulk("job", "20").await.expect(201);
+    let path = format!("/v1/reservations/{}", job.id());
+    let call = json!({"attempt": job.token(), "call": "c", "units": 5});
+    let take_over = json!({"previous": 1, "holder": "w-2"});
+    for (statement, verb, body, done) in [
+        ("-- Admit calls", "calls", call, "select key from call"),
+        ("-- Take over", "attempts", take_over, "select 'x' from reservation where attempt_number = 2"),
+    ] {
+        service
+            .database
+            .execute("update reservation set lease_expires_at = ledger_clock() where state = 'active'")
+            .await;
+        proxy.set(Weather::DeafTo(statement)).await;
+        let (client, path) = (worker.clone(), format!("{path}/{verb}"));
+        let asking = tokio::spawn(async move { client.post(&path, body).await });
+        for _ in 0..200 {
+            if !service.database.lines(done).await.is_empty() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        proxy.set(Weather::Down).await;
+        proxy.set(Weather::Fair).await;
+        asking.await.unwrap().expect(201);
+    }
+    let books = service.books().await;
+    assert_eq!(books.reservations, ["first settled 2 10 10 0 0", "job active 3 20 0 20 0"]);
+}
+
 /// More requests than there are connections, each of which hears nothing.
 #[tokio::test]
 async fn a_network_that_goes_silent_does_not_wear_the_pool_out() {
