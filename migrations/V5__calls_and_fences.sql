@@ -90,6 +90,9 @@ comment on column late_usage.refused_as is 'The reason with which the report was
 create trigger late_usage_is_append_only before update or delete or truncate on late_usage
     for each statement execute function refuse_change();
 
+comment on table audit_entry is
+    'Who changed what: policy, keys, and what people decide of reservations (fences, forced takeovers, closings). Append-only.';
+
 -- What follows is written in PL/pgSQL so that each statement in it sees what was
 -- committed a moment ago, also in the middle of a statement that has waited for a
 -- lock. Rows to be locked are named by arrays, never by a join or an IN (SELECT):
