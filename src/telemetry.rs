@@ -30,6 +30,11 @@ struct ByReason {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByVerb {
+    verb: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByRoute {
     method: String,
     route: String,
@@ -70,6 +75,8 @@ pub struct Metrics {
     refusals: Family<ByCode, Counter>,
     refusals_not_recorded: Counter,
     statements_retried: Family<ByReason, Counter>,
+    statements: Family<ByVerb, Counter>,
+    decisions: Family<ByVerb, Counter>,
     requests: Family<ByRoute, Counter>,
     durations: Family<Route, Histogram>,
     open_units: Family<OpenAt, Gauge<f64, AtomicU64>>,
@@ -97,6 +104,14 @@ impl Default for Metrics {
         );
         let statements_retried = Family::default();
         registry.register("statements_retried", "Statements sent again, by reason", statements_retried.clone());
+        let statements = Family::default();
+        registry.register("statements", "Deciding statements that were answered, by verb", statements.clone());
+        let decisions = Family::default();
+        registry.register(
+            "decisions",
+            "Requests that those statements have decided, by verb: many in one statement under load",
+            decisions.clone(),
+        );
         let requests = Family::default();
         registry.register("http_requests", "HTTP requests answered", requests.clone());
         let durations: Family<Route, Histogram> = Family::new_with_constructor(|| {
@@ -121,6 +136,8 @@ impl Default for Metrics {
             refusals,
             refusals_not_recorded,
             statements_retried,
+            statements,
+            decisions,
             requests,
             durations,
             open_units,
@@ -152,6 +169,11 @@ impl Metrics {
 
     pub(crate) fn statement_retried(&self, reason: &'static str) {
         self.statements_retried.get_or_create(&ByReason { reason }).inc();
+    }
+
+    pub(crate) fn decided(&self, verb: &'static str, items: usize) {
+        self.statements.get_or_create(&ByVerb { verb }).inc();
+        self.decisions.get_or_create(&ByVerb { verb }).inc_by(u64::try_from(items).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn answered(&self, method: &str, route: &str, status: u16, elapsed: Duration) {

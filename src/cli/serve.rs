@@ -43,9 +43,20 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N", env = "SPEND_LEDGER_MAX_IN_FLIGHT", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     max_in_flight: u32,
+    /// Whether requests that wait while a statement is in flight are decided together by the next
+    /// one. Off, each has a statement of its own: for comparing.
+    #[arg(long, value_name = "ON|OFF", env = "SPEND_LEDGER_GROUPING", default_value = "on")]
+    grouping: Grouping,
     /// Make a key of each role, and print curl lines that use them. For trying it out.
     #[arg(long)]
     quickstart: bool,
+}
+
+/// Whether requests are decided together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Grouping {
+    On,
+    Off,
 }
 
 pub(super) async fn serve(args: ServeArgs) -> Result<(), Failure> {
@@ -76,6 +87,7 @@ async fn serve_from(
         url: url.to_owned(),
         max_connections: args.max_connections,
         statement_timeout: Duration::from_millis(args.statement_timeout_ms),
+        grouping: args.grouping == Grouping::On,
     };
     let ledger = Ledger::open(Database::connect_lazily(&options, metrics.clone())?, metrics).await?;
     if let Some(file) = &args.policy {

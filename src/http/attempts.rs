@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::answers::OnReservation;
 use super::body::{Amount, Json, Object};
-use super::caller::Caller;
+use super::caller::{Caller, Recognised};
 use super::lists::Segment;
 use super::problem::{Problem, ProblemDetails};
 use super::reservations::own;
@@ -72,7 +72,7 @@ pub(super) struct TakeOverBody {
 )]
 pub(super) async fn renew(
     State(ledger): State<Ledger>,
-    caller: Caller,
+    Recognised(caller): Recognised,
     Segment(id): Segment,
     Json(body): Json<RenewBody>,
 ) -> Result<axum::Json<ReservationView>, Problem> {

@@ -62,6 +62,28 @@ where
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        Self::from_key(parts, &Ledger::from_ref(state), false).await
+    }
+}
+
+/// The same, for what ends in a statement that looks itself whether the key is still
+/// valid: the database is not asked before.
+pub(super) struct Recognised(pub Caller);
+
+impl<S> FromRequestParts<S> for Recognised
+where
+    S: Send + Sync,
+    Ledger: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        Caller::from_key(parts, &Ledger::from_ref(state), true).await.map(Self)
+    }
+}
+
+impl Caller {
+    async fn from_key(parts: &Parts, ledger: &Ledger, decided: bool) -> Result<Self, Problem> {
         let header = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let secret = header
             .and_then(|value| value.split_once(' '))
@@ -69,12 +91,16 @@ where
             .map(|(_, secret)| secret.trim())
             .ok_or_else(Problem::unauthenticated)?;
         let deadline = parts.extensions.get::<Deadline>().map_or_else(Instant::now, |deadline| deadline.0);
-        let anonymous = Context { actor: "unauthenticated".to_owned(), deadline };
-        let ledger = Ledger::from_ref(state);
-        match ledger.authenticate(&anonymous, secret).await {
+        let anonymous = Context { actor: "unauthenticated".to_owned(), key: None, deadline };
+        let credential = match decided {
+            true => ledger.recognise(&anonymous, secret).await,
+            false => ledger.authenticate(&anonymous, secret).await,
+        };
+        match credential {
             Ok(Some(credential)) => {
                 let actor = format!("key:{}", credential.id);
-                Ok(Self { context: Context { actor, deadline }, credential })
+                let key = (decided && credential.role == Role::Worker).then_some(credential.id);
+                Ok(Self { context: Context { actor, key, deadline }, credential })
             }
             Ok(None) => Err(Problem::unauthenticated()),
             Err(error) => Err(Problem::from_error(error, false)),

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::answers::{Keyed, OnReservation};
 use super::body::{Amount, Json, Named};
-use super::caller::Caller;
+use super::caller::{Caller, Recognised};
 use super::lists::{List, Page, Params, Segment, Segments, read};
 use super::problem::{Problem, ProblemDetails};
 use super::reservations::own;
@@ -212,7 +212,7 @@ pub(super) struct CallParams {
 )]
 pub(super) async fn admit(
     State(ledger): State<Ledger>,
-    caller: Caller,
+    Recognised(caller): Recognised,
     Segment(id): Segment,
     Json(body): Json<CallBody>,
 ) -> Result<(StatusCode, axum::Json<CallView>), Problem> {
@@ -249,7 +249,7 @@ pub(super) async fn admit(
 )]
 pub(super) async fn settle(
     State(ledger): State<Ledger>,
-    caller: Caller,
+    Recognised(caller): Recognised,
     Segments(id, call): Segments,
     Json(body): Json<EndCallBody>,
 ) -> Result<axum::Json<CallView>, Problem> {

@@ -48,7 +48,7 @@ pub(super) async fn health() -> axum::Json<Health> {
     security(()),
 )]
 pub(super) async fn ready(State(ledger): State<Ledger>) -> Response {
-    let context = Context { actor: "readiness".to_owned(), deadline: Instant::now() + READY_WITHIN };
+    let context = Context { actor: "readiness".to_owned(), key: None, deadline: Instant::now() + READY_WITHIN };
     let detail = match ledger.database().fitness(&context).await {
         Ok(Ok(())) => None,
         Err(_) => Some("the database does not answer"),
@@ -78,7 +78,7 @@ pub(super) async fn ready(State(ledger): State<Ledger>) -> Response {
     security(()),
 )]
 pub(super) async fn metrics(State(ledger): State<Ledger>) -> Response {
-    let context = Context { actor: "metrics".to_owned(), deadline: Instant::now() + READY_WITHIN };
+    let context = Context { actor: "metrics".to_owned(), key: None, deadline: Instant::now() + READY_WITHIN };
     // Without the database the counters are all there is to say; the gauges are
     // as old as the last time.
     if let Err(error) = ledger.show_open(&context).await {

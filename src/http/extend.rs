@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::answers::OnReservation;
 use super::body::{Amount, Json};
-use super::caller::Caller;
+use super::caller::Recognised;
 use super::lists::Segment;
 use super::problem::{Problem, ProblemDetails};
 use super::reservations::own;
@@ -46,7 +46,7 @@ pub(super) struct ExtendBody {
 )]
 pub(super) async fn extend(
     State(ledger): State<Ledger>,
-    caller: Caller,
+    Recognised(caller): Recognised,
     Segment(id): Segment,
     Json(body): Json<ExtendBody>,
 ) -> Result<axum::Json<ReservationView>, Problem> {

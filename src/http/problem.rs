@@ -200,6 +200,7 @@ impl Problem {
                      and holder",
                 )
             }
+            Error::Unauthenticated => Self::unauthenticated(),
             Error::Overloaded => Self::overloaded(),
             Error::DeadlineExceeded(_) => Self::deadline_exceeded(),
             Error::Unexpected(reason) => {

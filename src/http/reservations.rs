@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::answers::{Keyed, WithBody};
 use super::body::{Amount, Json, Named};
-use super::caller::Caller;
+use super::caller::{Caller, Recognised};
 use super::lists::{List, Page, Params, Segment, given, read};
 use super::problem::{Problem, ProblemDetails};
 use super::text::{MAX_TEXT, holder, labels, lease, plain, visible};
@@ -111,7 +111,7 @@ pub(super) struct GetParams {
 )]
 pub(super) async fn reserve(
     State(ledger): State<Ledger>,
-    caller: Caller,
+    Recognised(caller): Recognised,
     headers: HeaderMap,
     Json(body): Json<ReserveBody>,
 ) -> Result<Response, Problem> {

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::answers::OnReservation;
 use super::body::{Amount, Json, Named};
-use super::caller::Caller;
+use super::caller::Recognised;
 use super::lists::Segment;
 use super::problem::{Problem, ProblemDetails};
 use super::reservations::own;
@@ -66,7 +66,7 @@ pub(super) struct SettleBody {
 )]
 pub(super) async fn settle(
     State(ledger): State<Ledger>,
-    caller: Caller,
+    Recognised(caller): Recognised,
     Segment(id): Segment,
     Json(body): Json<SettleBody>,
 ) -> Result<axum::Json<ReservationView>, Problem> {

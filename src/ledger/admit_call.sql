@@ -8,10 +8,11 @@
 -- their reservation's lock, by a function that sees them as they are now.
 with ask as materialized (
     select *
-    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::numeric[], $7::boolean[], $8::text[])
-         with ordinality as ask (account, id, token, key, call_id, units, extend, actor, n)),
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::numeric[], $7::boolean[], $8::text[],
+                $9::uuid[])
+         with ordinality as ask (account, id, token, key, call_id, units, extend, actor, key_id, n)),
 locked as materialized (
-    select a.n, a.token, a.key, a.call_id, a.units, a.extend, a.actor, r
+    select a.n, a.token, a.key, a.call_id, a.units, a.extend, a.actor, a.key_id, r
     from ask a
     join lock_reservations($1, $2) r on r.account = a.account and r.id = a.id),
 known as materialized (
@@ -21,6 +22,7 @@ known as materialized (
 wanted as materialized (
     select k.*,
            case
+               when k.key_id in (select void_keys($9)) then 'unauthenticated'
                when (k.r).attempt_token is distinct from k.token then 'stale_attempt'
                when (k.c).attempt_number <> (k.r).attempt_number then 'call_key_taken'
                when (k.c).units <> k.units then 'key_reused'
@@ -39,7 +41,8 @@ decided as materialized (
           from wanted w
           where w.outcome = 'asked'
           having count(*) > 0) a
-    cross join lateral decide_extensions(a.asked) d),
+    cross join lateral look_at_extensions(a.asked) l
+    cross join lateral decide_extensions(l.candidates, l.refused) d),
 verdict as materialized (
     select w.n, w.r, w.c, w.key, w.call_id, w.units, w.actor, w.needs,
            case when d.outcome = 'extended' then 'admitted' else coalesce(d.outcome, w.outcome) end as outcome,

@@ -1,15 +1,20 @@
 //! Calls: each paid provider request is admitted before it is sent, and ends.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+use rust_decimal::Decimal;
+use sqlx::PgConnection;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::database::run;
 use super::extend::extension_refusal;
+use super::group::{Grouped, Subject, column};
 use super::settle::Usage;
 use super::verdict::{Concluded, Seen, Target, Verdict};
-use super::{Context, Error, Ledger};
+use super::{By, Context, Error, Ledger};
 use crate::model::call::{CallRecord, CallState};
 use crate::model::refusal::Conflict;
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
@@ -74,6 +79,100 @@ pub struct Call {
     pub repeated: bool,
 }
 
+/// A call to be admitted, as the statement takes it.
+pub(super) struct Admission {
+    ask: AdmitCall,
+    units: Units,
+    call_id: Uuid,
+    by: By,
+}
+
+impl Grouped for Admission {
+    type Verdict = Verdict;
+    const VERB: &'static str = "admit_call";
+
+    fn account(&self) -> &Name {
+        &self.ask.account
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::Reservation(self.ask.id)
+    }
+
+    fn send<'a>(
+        connection: &'a mut PgConnection,
+        items: &'a [Arc<Self>],
+    ) -> BoxFuture<'a, Result<Vec<Verdict>, sqlx::Error>> {
+        Box::pin(async move {
+            sqlx::query_file_as!(
+                Verdict,
+                "src/ledger/admit_call.sql",
+                &column(items, |item| item.ask.account.to_string()),
+                &column(items, |item| item.ask.id),
+                &column(items, |item| item.ask.attempt.clone()),
+                &column(items, |item| item.ask.call.clone()),
+                &column(items, |item| item.call_id),
+                &column(items, |item| item.units.get()),
+                &column(items, |item| item.ask.extend),
+                &column(items, |item| item.by.actor.clone()),
+                &column(items, |item| item.by.key) as &[Option<Uuid>],
+            )
+            .fetch_all(connection)
+            .await
+        })
+    }
+}
+
+/// The end of a call, as the statement takes it.
+pub(super) struct Ending {
+    ask: EndCall,
+    becomes: CallState,
+    units: Option<Units>,
+    /// What it is kept as if it comes too late.
+    late_id: Uuid,
+    audit_id: Uuid,
+    by: By,
+}
+
+impl Grouped for Ending {
+    type Verdict = Verdict;
+    const VERB: &'static str = "end_call";
+
+    fn account(&self) -> &Name {
+        &self.ask.account
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::Reservation(self.ask.id)
+    }
+
+    fn send<'a>(
+        connection: &'a mut PgConnection,
+        items: &'a [Arc<Self>],
+    ) -> BoxFuture<'a, Result<Vec<Verdict>, sqlx::Error>> {
+        Box::pin(async move {
+            sqlx::query_file_as!(
+                Verdict,
+                "src/ledger/settle_call.sql",
+                &column(items, |item| item.ask.account.to_string()),
+                &column(items, |item| item.ask.id),
+                &column(items, |item| item.ask.call.clone()),
+                &column(items, |item| item.ask.attempt.clone()) as &[Option<String>],
+                &column(items, |item| item.becomes.as_str().to_owned()),
+                &column(items, |item| item.units.map(Units::get)) as &[Option<Decimal>],
+                &column(items, |item| item.ask.provider_request_id.clone()) as &[Option<String>],
+                &column(items, |item| item.ask.reason.clone()) as &[Option<String>],
+                &column(items, |item| item.by.actor.clone()),
+                &column(items, |item| item.late_id),
+                &column(items, |item| item.audit_id),
+                &column(items, |item| item.by.key) as &[Option<Uuid>],
+            )
+            .fetch_all(connection)
+            .await
+        })
+    }
+}
+
 impl Ledger {
     /// Admits a call as long as what is settled, what is outstanding and this stay
     /// within the ceiling. Repeated by the same attempt with the same amount it
@@ -123,22 +222,8 @@ impl Ledger {
         units: Units,
         call_id: Uuid,
     ) -> Result<Concluded, Error> {
-        let sent = run!(self.database, context, |connection| {
-            sqlx::query_file_as!(
-                Verdict,
-                "src/ledger/admit_call.sql",
-                &[ask.account.to_string()],
-                &[ask.id],
-                std::slice::from_ref(&ask.attempt),
-                std::slice::from_ref(&ask.call),
-                &[call_id],
-                &[units.get()],
-                &[ask.extend],
-                std::slice::from_ref(&context.actor),
-            )
-            .fetch_optional(&mut *connection)
-            .await
-        });
+        let admission = Admission { ask: ask.clone(), units, call_id, by: By::of(context) };
+        let sent = self.groups.admit_call.decide(&self.database, context, admission).await;
         self.conclude(context, target_of(ask), sent).await
     }
 
@@ -157,25 +242,15 @@ impl Ledger {
             End::Unknown => (CallState::Unknown, None),
             End::NotSent => (CallState::NotSent, None),
         };
-        let sent = run!(self.database, context, |connection| {
-            sqlx::query_file_as!(
-                Verdict,
-                "src/ledger/settle_call.sql",
-                &[ask.account.to_string()],
-                &[ask.id],
-                std::slice::from_ref(&ask.call),
-                std::slice::from_ref(&ask.attempt) as &[Option<String>],
-                &[becomes.as_str().to_owned()],
-                &[units.map(Units::get)] as &[Option<rust_decimal::Decimal>],
-                std::slice::from_ref(&ask.provider_request_id) as &[Option<String>],
-                std::slice::from_ref(&ask.reason) as &[Option<String>],
-                std::slice::from_ref(&context.actor),
-                &[Uuid::now_v7()],
-                &[Uuid::now_v7()],
-            )
-            .fetch_optional(&mut *connection)
-            .await
-        });
+        let ending = Ending {
+            ask: ask.clone(),
+            becomes,
+            units,
+            late_id: Uuid::now_v7(),
+            audit_id: Uuid::now_v7(),
+            by: By::of(context),
+        };
+        let sent = self.groups.end_call.decide(&self.database, context, ending).await;
         let concluded = self.conclude(context, target, sent).await?;
         let refusal = match (concluded.outcome.as_str(), concluded.refusal()) {
             ("ended" | "repeated", _) => return self.call(concluded, "the end of a call"),

@@ -43,10 +43,11 @@ audited as (
                                   'charged', trim_scale((v.r).settled + (v.r).reserved + (v.r).liability)::text))
     from verdict v
     where v.outcome = 'closed')
+-- A repeat gives back too: who was told the first time may not have come so far.
 select v.n as "n!", v.outcome as "outcome!", ledger_clock() as "at!",
        reservation_json(coalesce(k.r, v.r)) as "record!: Json<Record>",
        reservation_periods(v.r) as "budgets!: Json<Vec<ChargedPeriod>>",
-       jsonb_build_object('carried', case when k.n is not null then carried_from(v.r) end) as "seen!: Json<Seen>"
+       jsonb_build_object('carried', case when v.outcome = 'repeated' or k.n is not null then carried_from(v.r) end) as "seen!: Json<Seen>"
 from verdict v
 left join kept k on k.n = v.n
 order by v.n

@@ -7,6 +7,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::Error;
 use super::schema::{self, SchemaError};
@@ -74,6 +75,9 @@ pub(super) use {run, run_once};
 pub struct Context {
     /// Who is written down as having acted, such as `key:0190…` or `cli`.
     pub actor: String,
+    /// The API key that the deciding statement has to find valid; none if nobody's
+    /// key is to be relied on.
+    pub key: Option<Uuid>,
     /// After this instant nothing more is sent to the database.
     pub deadline: Instant,
 }
@@ -82,7 +86,7 @@ impl Context {
     /// Work of the service itself or of the command line, with a minute's time.
     #[must_use]
     pub fn system(actor: &str) -> Self {
-        Self { actor: actor.to_owned(), deadline: Instant::now() + Duration::from_secs(60) }
+        Self { actor: actor.to_owned(), key: None, deadline: Instant::now() + Duration::from_secs(60) }
     }
 }
 
@@ -95,12 +99,16 @@ pub struct DatabaseOptions {
     pub max_connections: u32,
     /// The longest that one statement may run.
     pub statement_timeout: Duration,
+    /// Whether requests that wait are decided together by one statement; if not,
+    /// each by a statement of its own.
+    pub grouping: bool,
 }
 
 impl DatabaseOptions {
-    /// Sensible bounds for a URL: 16 connections, statements of at most 4 s.
+    /// Sensible bounds for a URL: 16 connections, statements of at most 4 s, which
+    /// decide together what waits.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), max_connections: 16, statement_timeout: Duration::from_secs(4) }
+        Self { url: url.into(), max_connections: 16, statement_timeout: Duration::from_secs(4), grouping: true }
     }
 }
 
@@ -111,6 +119,9 @@ pub struct Database {
     metrics: Arc<Metrics>,
     /// The longest that one statement is waited for.
     patience: Duration,
+    /// The longest that a connection is asked whether it is well.
+    ping_within: Duration,
+    grouping: bool,
 }
 
 impl Database {
@@ -146,7 +157,8 @@ impl Database {
             .test_before_acquire(false)
             .after_connect(|connection, _| Box::pin(refuse_if_not_durable(connection)))
             .connect_lazy_with(connect);
-        Ok(Self { pool, metrics, patience: options.statement_timeout + GRACE })
+        let patience = options.statement_timeout + GRACE;
+        Ok(Self { pool, metrics, patience, ping_within: patience, grouping: options.grouping })
     }
 
     /// The pool, for reading without a deadline: verify and the schema checks.
@@ -161,6 +173,16 @@ impl Database {
         if tokio::time::timeout(CLOSE_WITHIN, self.pool.close()).await.is_err() {
             tracing::warn!("database connections that did not close have been dropped");
         }
+    }
+
+    /// Whether requests that wait are decided together.
+    pub(super) fn grouping(&self) -> bool {
+        self.grouping
+    }
+
+    /// Counts a statement of a verb that has decided so many items.
+    pub(super) fn decided(&self, verb: &'static str, items: usize) {
+        self.metrics.decided(verb, items);
     }
 
     /// The same pool, for statements that may take longer than a request's.
@@ -236,10 +258,10 @@ impl Tries<'_> {
     /// no longer than a statement may take, or a network that has gone silent would
     /// keep its place for good.
     pub(super) fn give_back(&self, mut connection: PoolConnection<Postgres>) {
-        let patience = self.database.patience;
+        let within = self.database.ping_within;
         tokio::spawn(async move {
             // After that it is closed, and its place is free.
-            let _ = tokio::time::timeout(patience, connection.return_to_pool()).await;
+            let _ = tokio::time::timeout(within, connection.return_to_pool()).await;
         });
     }
 

@@ -4,7 +4,7 @@ use crate::model::Refusal;
 use crate::model::reservation::Reservation;
 
 /// Why a verb has no answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// A rule said no. Nothing was changed.
     #[error(transparent)]
@@ -18,6 +18,9 @@ pub enum Error {
         /// request.
         reservation: Box<Reservation>,
     },
+    /// The API key is not valid any more. Nothing was changed.
+    #[error("the API key is not valid any more")]
+    Unauthenticated,
     /// The database cannot be reached, or cannot write. If a statement had been
     /// sent, its outcome is not known.
     #[error("the database is not available: {0}")]

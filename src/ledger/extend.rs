@@ -1,14 +1,18 @@
 //! Extend: raise the ceiling of an active reservation before it is crossed.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
+use futures_util::future::BoxFuture;
+use sqlx::PgConnection;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::charges::{ChargeSeen, exhausted, observed, over_a_whole_period};
-use super::database::run;
+use super::group::{Grouped, Subject, column};
 use super::refusals::Refused;
 use super::verdict::{Concluded, ExtensionSeen, Seen, Target, Verdict};
-use super::{Context, Error, Ledger};
+use super::{By, Context, Error, Ledger};
 use crate::model::refusal::Conflict;
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
 use crate::model::{Name, Refusal, Retry, Units};
@@ -24,6 +28,45 @@ pub struct Extend {
     pub attempt: String,
     /// The new ceiling, absolute.
     pub ceiling: Units,
+}
+
+/// An extension as the statement takes it.
+pub(super) struct Extension {
+    extend: Extend,
+    by: By,
+}
+
+impl Grouped for Extension {
+    type Verdict = Verdict;
+    const VERB: &'static str = "extend";
+
+    fn account(&self) -> &Name {
+        &self.extend.account
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::Reservation(self.extend.id)
+    }
+
+    fn send<'a>(
+        connection: &'a mut PgConnection,
+        items: &'a [Arc<Self>],
+    ) -> BoxFuture<'a, Result<Vec<Verdict>, sqlx::Error>> {
+        Box::pin(async move {
+            sqlx::query_file_as!(
+                Verdict,
+                "src/ledger/extend.sql",
+                &column(items, |item| item.extend.account.to_string()),
+                &column(items, |item| item.extend.id),
+                &column(items, |item| item.extend.attempt.clone()),
+                &column(items, |item| item.extend.ceiling.get()),
+                &column(items, |item| item.by.actor.clone()),
+                &column(items, |item| item.by.key) as &[Option<Uuid>],
+            )
+            .fetch_all(connection)
+            .await
+        })
+    }
 }
 
 impl Ledger {
@@ -54,19 +97,8 @@ impl Ledger {
     }
 
     async fn extend_once(&self, context: &Context, extend: &Extend) -> Result<Concluded, Error> {
-        let sent = run!(self.database, context, |connection| {
-            sqlx::query_file_as!(
-                Verdict,
-                "src/ledger/extend.sql",
-                &[extend.account.to_string()],
-                &[extend.id],
-                std::slice::from_ref(&extend.attempt),
-                &[extend.ceiling.get()],
-                std::slice::from_ref(&context.actor),
-            )
-            .fetch_optional(&mut *connection)
-            .await
-        });
+        let extension = Extension { extend: extend.clone(), by: By::of(context) };
+        let sent = self.groups.extend.decide(&self.database, context, extension).await;
         self.conclude(context, Target { account: &extend.account, id: extend.id, token: Some(&extend.attempt) }, sent)
             .await
     }

@@ -71,11 +71,12 @@ audited as (
                                                 'overdue_for', v.overdue_for::text))
     from verdict v
     where v.outcome = 'fenced')
+-- A repeat gives back too: who was told the first time may not have come so far.
 select v.n as "n!", v.outcome as "outcome!", ledger_clock() as "at!",
        reservation_json(coalesce(k.r, v.r)) as "record!: Json<Record>",
        reservation_periods(v.r) as "budgets!: Json<Vec<ChargedPeriod>>",
        jsonb_build_object(
-           'carried', case when k.n is not null then carried_from(v.r) end,
+           'carried', case when v.outcome = 'unchanged' or k.n is not null then carried_from(v.r) end,
            'released', trim_scale(greatest(coalesce((v.r).settled + (v.r).reserved + (v.r).liability
                                                         - (k.r).settled - (k.r).reserved - (k.r).liability, 0),
                                            0))::text) as "seen!: Json<Seen>"

@@ -1,5 +1,6 @@
-//! API keys: made, listed, revoked, and recognised. Only a hash is stored; a
-//! revocation works at once because every request asks the database.
+//! API keys: made, listed, revoked, and recognised. Only a hash is stored. A
+//! revocation works at once: every request asks the database, or has its key looked
+//! at by the statement that decides it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -98,11 +99,47 @@ pub struct Key {
     pub revoked_at: Option<DateTime<Utc>>,
 }
 
-fn hash(secret: &str) -> Vec<u8> {
-    Sha256::digest(secret.as_bytes()).to_vec()
+fn hash(secret: &str) -> [u8; 32] {
+    Sha256::digest(secret.as_bytes()).into()
 }
 
 impl Ledger {
+    /// Who this key stands for, as far as can be told without asking the database
+    /// again: what a key stands for never changes, but it may have been revoked.
+    /// Only for what ends in a statement that looks at the context's `key`.
+    ///
+    /// # Errors
+    ///
+    /// The world.
+    pub async fn recognise(&self, context: &Context, secret: &str) -> Result<Option<Credential>, Error> {
+        if let Some(credential) = self.known.keys.get(&hash(secret)) {
+            return Ok(Some(credential));
+        }
+        let credential = self.authenticate(context, secret).await?;
+        if let Some(credential) = &credential
+            && credential.role == Role::Worker
+        {
+            self.known.keys.insert(hash(secret), credential.clone());
+        }
+        Ok(credential)
+    }
+
+    /// Whether the context's key is valid at this moment, before an answer that no
+    /// deciding statement has been asked for.
+    pub(super) async fn still_valid(&self, context: &Context) -> Result<(), Error> {
+        let Some(key) = context.key else { return Ok(()) };
+        let void = run!(self.database, context, |connection| {
+            sqlx::query_scalar!("select void_keys($1)", &[key]).fetch_optional(&mut *connection).await
+        })?;
+        if void.is_some() { Err(self.unauthenticated(context)) } else { Ok(()) }
+    }
+
+    /// Forgets the key of this context, which is not valid any more.
+    pub(super) fn unauthenticated(&self, context: &Context) -> Error {
+        self.known.keys.retain(|_, credential| Some(credential.id) != context.key);
+        Error::Unauthenticated
+    }
+
     /// Who this key stands for, if it is valid at this moment.
     ///
     /// # Errors
@@ -112,7 +149,7 @@ impl Ledger {
         if !secret.starts_with(PREFIX) {
             return Ok(None);
         }
-        let hash = hash(secret);
+        let hash = hash(secret).to_vec();
         let row = run!(self.database, context, |connection| {
             sqlx::query!(
                 "select id, role, accounts
@@ -145,7 +182,7 @@ impl Ledger {
             Accounts::These(names) => Some(names.iter().map(Name::to_string).collect::<Vec<_>>()),
         };
         let secret = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<32>()?));
-        let hash = hash(&secret);
+        let hash = hash(&secret).to_vec();
         let id = Uuid::now_v7();
         // Made again, the first one would be left over, known to nobody.
         let created_at = run_once!(self.database, context, |connection| {

@@ -9,6 +9,7 @@
 pub mod apply;
 mod attempts;
 pub mod audit;
+pub mod bare;
 pub mod budgets;
 pub mod calls;
 pub mod cancel;
@@ -19,7 +20,9 @@ mod database;
 mod error;
 pub mod extend;
 pub mod fence;
+mod group;
 pub mod keys;
+mod known;
 pub mod late_usage;
 pub mod liabilities;
 pub mod open_period;
@@ -40,9 +43,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 pub use database::{Context, Database, DatabaseOptions};
 pub use error::Error;
+use group::Group;
+use known::Known;
+use open_period::Openings;
 pub use policy::PolicyInForce;
 pub use refusals::Recorder;
 
@@ -61,8 +68,34 @@ pub struct Ledger {
     reading: Arc<Mutex<()>>,
     refusals: Recorder,
     metrics: Arc<Metrics>,
+    groups: Arc<Groups>,
+    openings: Arc<Openings>,
+    known: Arc<Known>,
     /// When what is open was last counted for the metrics; held while it is.
     counted: Arc<Mutex<Option<Instant>>>,
+}
+
+/// The requests that wait, by verb.
+#[derive(Default)]
+struct Groups {
+    reserve: Group<reserve::Item>,
+    renew: Group<renew::Renewal>,
+    extend: Group<extend::Extension>,
+    admit_call: Group<calls::Admission>,
+    end_call: Group<calls::Ending>,
+    settle: Group<settle::Settlement>,
+}
+
+/// Who has asked for one item of a statement.
+struct By {
+    actor: String,
+    key: Option<Uuid>,
+}
+
+impl By {
+    fn of(context: &Context) -> Self {
+        Self { actor: context.actor.clone(), key: context.key }
+    }
 }
 
 impl Ledger {
@@ -80,6 +113,9 @@ impl Ledger {
             reading: Arc::default(),
             refusals,
             metrics,
+            groups: Arc::default(),
+            openings: Arc::default(),
+            known: Arc::default(),
             counted: Arc::default(),
         })
     }

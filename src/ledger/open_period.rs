@@ -7,16 +7,20 @@
 //! admission that gets that lock later finds by the clock that the period has
 //! ended.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::database::run;
 use super::{Context, Error, Ledger};
-use crate::model::Units;
-use crate::model::admission::Charge;
+use crate::model::admission::{Charge, Estimate};
 use crate::model::period::{Calendar, PeriodKind};
 use crate::model::policy::Rollover;
+use crate::model::{Name, Units};
 
 /// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +53,67 @@ struct Others {
     next_starts_at: Option<DateTime<Utc>>,
 }
 
+/// How often this process has opened periods for an account: when a day begins, many
+/// requests find the same periods missing, and one of them opens them for all.
+#[derive(Default)]
+pub(super) struct Openings(std::sync::Mutex<HashMap<Name, Arc<Opening>>>);
+
+#[derive(Default)]
+struct Opening {
+    times: AtomicU64,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Openings {
+    /// To be asked before a decision.
+    pub(super) fn so_far(&self, account: &Name) -> u64 {
+        self.of(account).times.load(Ordering::Acquire)
+    }
+
+    fn of(&self, account: &Name) -> Arc<Opening> {
+        let mut openings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opening) = openings.get(account) {
+            return Arc::clone(opening);
+        }
+        // Those that nobody is waiting for say nothing that matters.
+        if openings.len() >= MAX_OPENINGS {
+            openings.retain(|_, opening| Arc::strong_count(opening) > 1);
+        }
+        Arc::clone(openings.entry(account.clone()).or_default())
+    }
+}
+
+/// For how many accounts openings are remembered.
+const MAX_OPENINGS: usize = 10_000;
+
 impl Ledger {
+    /// Opens the periods that a decision found missing, unless another request of
+    /// this account has opened some since `so_far`: then deciding again finds out
+    /// whether they were the same.
+    pub(super) async fn open_missing(
+        &self,
+        context: &Context,
+        account: &Name,
+        so_far: Option<u64>,
+        estimate: &Estimate,
+        policy_version: i64,
+    ) -> Result<Opened, Error> {
+        let opening = self.openings.of(account);
+        let Ok(_turn) = tokio::time::timeout_at(context.deadline, opening.turn.lock()).await else {
+            return Err(Error::DeadlineExceeded("periods are being opened"));
+        };
+        if so_far.is_some_and(|so_far| opening.times.load(Ordering::Acquire) != so_far) {
+            return Ok(Opened::Open);
+        }
+        for charge in &estimate.charges {
+            if self.open_period(context, charge, policy_version).await? == Opened::PolicyChanged {
+                return Ok(Opened::PolicyChanged);
+            }
+        }
+        opening.times.fetch_add(1, Ordering::AcqRel);
+        Ok(Opened::Open)
+    }
+
     /// Opens the period that contains the database's present, if none is open.
     pub(super) async fn open_period(
         &self,

@@ -5,11 +5,15 @@
 -- Only the reservation is locked.
 with ask as materialized (
     select *
-    from unnest($1::text[], $2::uuid[], $3::text[], $4::integer[])
-         with ordinality as ask (account, id, token, lease_seconds, n)),
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::integer[], $5::uuid[])
+         with ordinality as ask (account, id, token, lease_seconds, key_id, n)),
 verdict as materialized (
     select a.n, a.lease_seconds, r,
-           case when r.attempt_token is distinct from a.token then 'stale_attempt' else 'renewed' end as outcome
+           case
+               when a.key_id in (select void_keys($5)) then 'unauthenticated'
+               when r.attempt_token is distinct from a.token then 'stale_attempt'
+               else 'renewed'
+           end as outcome
     from ask a
     join lock_reservations($1, $2) r on r.account = a.account and r.id = a.id),
 leased as materialized (

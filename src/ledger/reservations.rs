@@ -86,19 +86,6 @@ impl Ledger {
         found.map(Reservation::from).ok_or_else(|| Refusal::NotFound("reservation").into())
     }
 
-    /// The account of a reservation, for a credential of several accounts: all
-    /// that follows names the account.
-    ///
-    /// # Errors
-    ///
-    /// `NotFound`, also for a reservation of another account; or the world.
-    pub async fn account_of(&self, context: &Context, accounts: &Accounts, id: Uuid) -> Result<Name, Error> {
-        if let Some(account) = accounts.only() {
-            return Ok(account.clone());
-        }
-        Ok(self.reservation(context, accounts, id).await?.record.account)
-    }
-
     /// A list of reservations, newest first.
     ///
     /// # Errors
@@ -161,23 +148,6 @@ impl Ledger {
             .await
         })?;
         Ok(found.map(|row| (Reservation { record: row.record.0, budgets: row.budgets.0, at: row.at }, row.pricing.0)))
-    }
-
-    /// The pricing that a reservation's estimate was made by.
-    pub(super) async fn pricing_of(&self, context: &Context, account: &Name, id: Uuid) -> Result<Pricing, Error> {
-        let found = run!(self.database, context, |connection| {
-            sqlx::query_scalar!(
-                r#"select o.pricing as "pricing!: Json<Pricing>"
-                   from reservation r
-                   join operation_revision o on o.operation = r.operation and o.revision = r.operation_revision
-                   where r.account = $1 and r.id = $2"#,
-                account.as_str(),
-                id
-            )
-            .fetch_optional(&mut *connection)
-            .await
-        })?;
-        found.map(|pricing| pricing.0).ok_or_else(|| Refusal::NotFound("reservation").into())
     }
 
     /// The history of a reservation, oldest first: one line for each version.

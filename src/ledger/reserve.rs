@@ -1,22 +1,22 @@
 //! Reserve: admit a new reservation, or answer a repeat from its key.
 
-use chrono::{DateTime, Utc};
-use rust_decimal::Decimal;
-use sqlx::types::Json;
+mod item;
+
 use uuid::Uuid;
 
-use super::attempts::new_token;
 use super::carry::BudgetOf;
 use super::charges::{ChargeSeen, exhausted, observed, over_a_whole_period};
-use super::database::run;
 use super::open_period::Opened;
 use super::policy::PolicyInForce;
 use super::refusals::Refused;
+use super::verdict::UNAUTHENTICATED;
 use super::{Context, Error, Ledger};
 use crate::model::admission::Estimate;
 use crate::model::request::ReservationRequest;
-use crate::model::reservation::{ChargedPeriod, Record, Reservation, State};
-use crate::model::{Name, Refusal, Units};
+use crate::model::reservation::Reservation;
+use crate::model::{Name, Refusal};
+pub(super) use item::Item;
+use item::admitted;
 
 /// A request to reserve, from a credential that may act for the account.
 #[derive(Debug, Clone)]
@@ -46,12 +46,11 @@ pub struct Reserved {
 /// the policy changed, a key raced. Each of these makes progress for somebody.
 const MAX_DECISIONS: u32 = 16;
 
-/// What the deciding statement said of one item.
-struct Verdict {
-    n: i64,
-    outcome: String,
-    at: DateTime<Utc>,
-    charges: Json<Vec<ChargeSeen>>,
+/// What has been done about the reasons not to admit.
+#[derive(Default)]
+struct Tried {
+    opening: bool,
+    giving_back: bool,
 }
 
 /// A decision, or a reason to decide again.
@@ -70,11 +69,11 @@ impl Ledger {
     /// A refusal by policy or by room, `KeyReused` for another request with the
     /// same key, or the world.
     pub async fn reserve(&self, context: &Context, reserve: &Reserve) -> Result<Reserved, Error> {
-        let mut given_back = false;
+        let mut tried = Tried::default();
         for _ in 0..MAX_DECISIONS {
             let policy = self.policy();
             let step = match policy.policy.estimate(&reserve.account, &reserve.request) {
-                Ok(estimate) => self.decide(context, reserve, &policy, &estimate, &mut given_back).await?,
+                Ok(estimate) => self.decide(context, reserve, &policy, &estimate, &mut tried).await?,
                 Err(refusal) => self.refused_by_policy(context, reserve, &policy, refusal).await?,
             };
             if let Step::Done(reserved) = step {
@@ -93,6 +92,7 @@ impl Ledger {
         policy: &PolicyInForce,
         refusal: Refusal,
     ) -> Result<Step, Error> {
+        self.still_valid(context).await?;
         if let Some(reservation) = self.replay(context, reserve).await? {
             return Ok(Step::Done(Box::new(Reserved { reservation, replayed: true })));
         }
@@ -109,15 +109,13 @@ impl Ledger {
         reserve: &Reserve,
         policy: &PolicyInForce,
         estimate: &Estimate,
-        given_back: &mut bool,
+        tried: &mut Tried,
     ) -> Result<Step, Error> {
-        let admission = Admission {
-            id: Uuid::now_v7(),
-            token: new_token(1)?,
-            revision: policy.revision(&reserve.request.operation),
-        };
-        let Some(verdict) = self.reserve_statement(context, reserve, policy, estimate, &admission).await? else {
-            return self.known(context, reserve, admission.id).await;
+        let opened = self.openings.so_far(&reserve.account);
+        let item = Item::new(context, reserve, policy, estimate)?;
+        let admission = item.admission().clone();
+        let Some(verdict) = self.groups.reserve.decide(&self.database, context, item).await? else {
+            return Err(Error::Unexpected("a reservation was not decided".to_owned()));
         };
         let charges = &verdict.charges.0;
         match verdict.outcome.as_str() {
@@ -125,28 +123,27 @@ impl Ledger {
                 self.record_observed(reserve, estimate, charges);
                 self.metrics.admitted(&reserve.request.operation);
                 let reservation = admitted(reserve, estimate, admission, &verdict);
+                self.remember(&reservation.record);
                 Ok(Step::Done(Box::new(Reserved { reservation, replayed: false })))
             }
+            UNAUTHENTICATED => Err(self.unauthenticated(context)),
             "known" => self.known(context, reserve, admission.id).await,
             "policy_changed" => {
                 self.refresh_policy(context, policy.version).await?;
                 Ok(Step::Again)
             }
             "period_missing" => {
-                for charge in &estimate.charges {
-                    if self.open_period(context, charge, policy.version).await? == Opened::PolicyChanged {
-                        self.refresh_policy(context, policy.version).await?;
-                        break;
-                    }
+                // Who has waited for others once does not do so again.
+                let so_far = (!std::mem::replace(&mut tried.opening, true)).then_some(opened);
+                let opened = self.open_missing(context, &reserve.account, so_far, estimate, policy.version).await?;
+                if opened == Opened::PolicyChanged {
+                    self.refresh_policy(context, policy.version).await?;
                 }
                 Ok(Step::Again)
             }
             "budget_exhausted" | "too_expensive" => {
-                if let Some(reservation) = self.replay(context, reserve).await? {
-                    return Ok(Step::Done(Box::new(Reserved { reservation, replayed: true })));
-                }
-                if !*given_back && self.give_back_carried(context, &reserve.account, charges).await? {
-                    *given_back = true;
+                if !tried.giving_back && self.give_back_carried(context, &reserve.account, charges).await? {
+                    tried.giving_back = true;
                     return Ok(Step::Again);
                 }
                 let refusal = match verdict.outcome.as_str() {
@@ -160,7 +157,7 @@ impl Ledger {
                 let refusal = Refusal::invalid("units", "would take a balance out of range");
                 self.refused_by_policy(context, reserve, policy, refusal).await
             }
-            other => Err(Error::Unexpected(format!("item {} came out as {other}", verdict.n))),
+            other => Err(Error::Unexpected(format!("a reservation came out as {other}"))),
         }
     }
 
@@ -192,67 +189,6 @@ impl Ledger {
             reservation.record.attempt_token = None;
         }
         Ok(Some(reservation))
-    }
-
-    /// Sends the deciding statement for a batch of one. `None`: the key raced
-    /// with a copy of the request that was admitted first.
-    async fn reserve_statement(
-        &self,
-        context: &Context,
-        reserve: &Reserve,
-        policy: &PolicyInForce,
-        estimate: &Estimate,
-        admission: &Admission,
-    ) -> Result<Option<Verdict>, Error> {
-        let request = &reserve.request;
-        let charges = &estimate.charges;
-        let text = |name: &Option<Name>| name.as_ref().map_or(String::new(), Name::to_string);
-        let owners: Vec<String> = charges.iter().map(|charge| text(&charge.owner)).collect();
-        let budgets: Vec<String> = charges.iter().map(|charge| charge.budget.to_string()).collect();
-        let members: Vec<String> = charges.iter().map(|charge| text(&charge.member)).collect();
-        let enforcing: Vec<bool> = charges.iter().map(|charge| charge.enforces()).collect();
-        let limits: Vec<Decimal> = charges.iter().map(|charge| charge.definition.limit.get()).collect();
-        let items = vec![1_i64; charges.len()];
-        let labels = serde_json::json!(request.labels);
-        let as_sent = serde_json::json!(request);
-        run!(self.database, context, |connection| {
-            let verdict = sqlx::query_file_as!(
-                Verdict,
-                "src/ledger/reserve.sql",
-                &[reserve.account.to_string()],
-                &[admission.id],
-                std::slice::from_ref(&reserve.key),
-                std::slice::from_ref(&as_sent),
-                &[request.operation.to_string()],
-                &[admission.revision],
-                &[estimate.provider.to_string()],
-                &[estimate.enforcement.as_str().to_owned()],
-                &[estimate.unit.to_string()],
-                &[request.member.as_ref().map(Name::to_string)] as &[Option<String>],
-                &[request.provider_key.as_ref().map(Name::to_string)] as &[Option<String>],
-                &[estimate.units.get()] as &[Decimal],
-                std::slice::from_ref(&reserve.holder),
-                std::slice::from_ref(&admission.token),
-                &[reserve.lease_seconds],
-                std::slice::from_ref(&request.reference) as &[Option<String>],
-                std::slice::from_ref(&labels),
-                std::slice::from_ref(&context.actor),
-                &items,
-                &owners,
-                &budgets,
-                &members,
-                &enforcing,
-                policy.version,
-                &limits,
-            )
-            .fetch_one(&mut *connection)
-            .await;
-            match verdict {
-                Ok(verdict) => Ok(Some(verdict)),
-                Err(error) if violates(&error, "reservation_key") => Ok(None),
-                Err(error) => Err(error),
-            }
-        })
     }
 
     /// Gives back what budgets that refused still carry. Answers whether
@@ -289,69 +225,4 @@ impl Ledger {
             self.refusals.record(Refused::new(account, operation, &refusal, true));
         }
     }
-}
-
-/// What this process made for an admission before it was decided.
-struct Admission {
-    id: Uuid,
-    token: String,
-    revision: i32,
-}
-
-/// The reservation that the statement wrote, put together from what it was
-/// given.
-fn admitted(reserve: &Reserve, estimate: &Estimate, admission: Admission, verdict: &Verdict) -> Reservation {
-    let request = &reserve.request;
-    let charges = &verdict.charges.0;
-    let mut period_ids: Vec<Uuid> = charges.iter().filter_map(|charge| charge.period_id).collect();
-    period_ids.sort_unstable();
-    let lease = chrono::TimeDelta::seconds(i64::from(reserve.lease_seconds));
-    let record = Record {
-        account: reserve.account.clone(),
-        id: admission.id,
-        request: request.clone(),
-        operation: request.operation.clone(),
-        operation_revision: admission.revision,
-        provider: estimate.provider.clone(),
-        enforcement: estimate.enforcement,
-        unit: estimate.unit.clone(),
-        member: request.member.clone(),
-        provider_key: request.provider_key.clone(),
-        period_ids,
-        estimate: estimate.units,
-        ceiling: estimate.units,
-        settled: Units::ZERO,
-        in_flight: Units::ZERO,
-        unknown: Units::ZERO,
-        stated_outstanding: Units::ZERO,
-        reserved: estimate.units,
-        liability: Units::ZERO,
-        state: State::Active,
-        version: 1,
-        attempt_number: Some(1),
-        attempt_holder: Some(reserve.holder.clone()),
-        attempt_token: Some(admission.token),
-        lease_expires_at: Some(verdict.at + lease),
-        reference: request.reference.clone(),
-        labels: request.labels.clone(),
-        created_at: verdict.at,
-        updated_at: verdict.at,
-        closed_at: None,
-    };
-    let budgets = charges
-        .iter()
-        .filter_map(|charge| {
-            Some(ChargedPeriod {
-                budget: charge.budget.clone(),
-                period_starts_at: charge.starts_at?,
-                period_ends_at: charge.ends_at,
-            })
-        })
-        .collect();
-    Reservation { record, budgets, at: verdict.at }
-}
-
-/// Whether the error is a violation of this named constraint.
-fn violates(error: &sqlx::Error, constraint: &str) -> bool {
-    error.as_database_error().and_then(|reported| reported.constraint()) == Some(constraint)
 }

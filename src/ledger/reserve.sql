@@ -1,6 +1,6 @@
 -- Reserve: admit new reservations, each if every enforcing budget it is charged
--- to has room. One request is a batch of one; items are decided in the order
--- given. The caller gives no key twice in one batch.
+-- to has room. Items are decided in the order given. The caller gives no key twice
+-- in one batch.
 --
 -- What makes it safe (each was measured to fail the other way round):
 --   * The guard reads only columns of rows that this statement has locked, never
@@ -14,18 +14,19 @@
 --   * What is locked is named by arrays, never by a join or an IN (SELECT): when a
 --     row had to be waited for, the recheck of such a join can lose it. all_of()
 --     makes sure that nothing was lost.
---   * A refusal takes no lock: what the statement sees when it begins is a valid
---     state to refuse on. The caller looks the key up again before it refuses,
---     because a racing copy of the same job may have taken the last room.
+--   * A refusal takes no lock and writes nothing: what the statement sees when it
+--     begins is a valid state to refuse on. Before it refuses, the key is looked up
+--     anew (taken_keys() sees what was committed a moment ago), because a racing
+--     copy of the same job may have taken the last room.
 with ask as materialized (
     select *
     from unnest($1::text[], $2::uuid[], $3::text[], $4::jsonb[], $5::text[], $6::integer[], $7::text[], $8::text[],
                 $9::text[], $10::text[], $11::text[], $12::numeric[], $13::text[], $14::text[], $15::integer[],
-                $16::text[], $17::jsonb[], $18::text[])
+                $16::text[], $17::jsonb[], $18::text[], $26::uuid[])
          with ordinality
          as ask (account, id, idempotency_key, request, operation, operation_revision, provider, enforcement,
                  unit, member, provider_key, estimate, holder, token, lease_seconds,
-                 reference, labels, actor, n)),
+                 reference, labels, actor, key_id, n)),
 begun as materialized (
     select ledger_clock() as at),
 -- The open period of every budget that each item is charged to, as far as it
@@ -46,6 +47,7 @@ charge as materialized (
 look as materialized (
     select a.n, a.account, a.estimate,
            case
+               when a.key_id in (select void_keys($26)) then 'unauthenticated'
                when (select version from policy_state) <> $24 then 'policy_changed'
                when exists (select
                             from reservation r
@@ -59,7 +61,7 @@ look as materialized (
            end as outcome
     from ask a
     left join charge c on c.n = a.n
-    group by a.n, a.account, a.estimate, a.idempotency_key),
+    group by a.n, a.account, a.estimate, a.idempotency_key, a.key_id),
 locked as materialized (
     select p.*
     from budget_period p
@@ -96,7 +98,7 @@ admitted as materialized (
     select l.n
     from look l
     where l.outcome = 'fits' and not exists (select from charge c where c.n = l.n)),
-verdict as materialized (
+decision as materialized (
     select l.n, l.estimate,
            case
                when l.outcome <> 'fits' then l.outcome
@@ -109,6 +111,20 @@ verdict as materialized (
            end as outcome
     from look l
     cross join decided d),
+taken as materialized (
+    select k.n
+    from (select array_agg(a.n) as items, array_agg(a.account) as accounts, array_agg(a.idempotency_key) as keys
+          from ask a
+          join decision d on d.n = a.n and d.outcome in ('budget_exhausted', 'too_expensive')
+          having count(*) > 0) refused
+    cross join lateral taken_keys(refused.items, refused.accounts, refused.keys) k (n)),
+verdict as materialized (
+    select d.n, d.estimate, case when d.n in (select n from taken) then 'known' else d.outcome end as outcome
+    from decision d),
+charged as materialized (
+    select c.n, array_agg(c.period_id order by c.period_id) as period_ids
+    from charge c
+    group by c.n),
 new_reservation as (
     insert into reservation (account, id, idempotency_key, request, operation, operation_revision, provider,
                              enforcement, unit, member, provider_key, period_ids, policy_version, estimate,
@@ -116,11 +132,11 @@ new_reservation as (
                              attempt_number, attempt_holder, attempt_token, lease_expires_at)
     select a.account, a.id, a.idempotency_key, a.request, a.operation, a.operation_revision, a.provider,
            a.enforcement, a.unit, a.member, a.provider_key,
-           array(select c.period_id from charge c where c.n = a.n order by c.period_id),
-           $24, a.estimate, a.reference, a.labels, a.actor, d.at, d.at, 'active', a.estimate, a.estimate,
+           coalesce(c.period_ids, '{}'), $24, a.estimate, a.reference, a.labels, a.actor, d.at, d.at, 'active', a.estimate, a.estimate,
            1, a.holder, a.token, d.at + make_interval(secs => a.lease_seconds)
     from ask a
     join verdict v on v.n = a.n and v.outcome = 'admitted'
+    left join charged c on c.n = a.n
     cross join decided d
     order by a.account, a.idempotency_key
     returning account, id),
@@ -142,20 +158,29 @@ posted as materialized (
     join verdict v on v.n = a.n and v.outcome = 'admitted'
     join charge c on c.n = a.n
     where a.estimate > 0
-    having count(*) > 0)
+    having count(*) > 0),
+-- Each item saw its budgets less what those before it in this statement took.
+seen as materialized (
+    select c.n,
+           jsonb_agg(jsonb_build_object(
+               'pool', c.owner = '', 'budget', c.budget, 'member', c.member, 'enforcing', c.enforcing,
+               'period_id', c.period_id, 'starts_at', c.starts_at, 'ends_at', c.ends_at,
+               'limit', trim_scale(coalesce(p.limit_units, c.limit_units, c.opens_with))::text,
+               'available', trim_scale(coalesce(p.available, c.available) - c.taken)::text,
+               'held', trim_scale(coalesce(p.reserved + p.liability, c.held) + c.taken)::text,
+               'carried', trim_scale(coalesce(p.carried, c.carried))::text)
+               order by c.owner = '', c.budget, c.member) as charges
+    from (select c.*, coalesce(sum(v.estimate) filter (where v.outcome = 'admitted') over before, 0) as taken
+          from charge c
+          join verdict v on v.n = c.n
+          window before as (partition by c.owner, c.period_id order by c.n
+                            rows between unbounded preceding and 1 preceding)) c
+    left join locked p on p.account = c.owner and p.id = c.period_id
+    group by c.n)
 select v.n as "n!", v.outcome as "outcome!", d.at as "at!",
-       (select coalesce(jsonb_agg(jsonb_build_object(
-                   'pool', c.owner = '', 'budget', c.budget, 'member', c.member, 'enforcing', c.enforcing,
-                   'period_id', c.period_id, 'starts_at', c.starts_at, 'ends_at', c.ends_at,
-                   'limit', trim_scale(coalesce(p.limit_units, c.limit_units, c.opens_with))::text,
-                   'available', trim_scale(coalesce(p.available, c.available))::text,
-                   'held', trim_scale(coalesce(p.reserved + p.liability, c.held))::text,
-                   'carried', trim_scale(coalesce(p.carried, c.carried))::text)
-                   order by c.owner = '', c.budget, c.member), '[]')
-        from charge c
-        left join locked p on p.account = c.owner and p.id = c.period_id
-        where c.n = v.n) as "charges!: Json<Vec<ChargeSeen>>"
+       coalesce(s.charges, '[]') as "charges!: Json<Vec<ChargeSeen>>"
 from verdict v
+left join seen s on s.n = v.n
 cross join decided d
 cross join (select count(*) from posted) written
 order by v.n

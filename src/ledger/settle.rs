@@ -1,13 +1,17 @@
 //! Settle: replace a reservation by its actual usage, exactly once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+use rust_decimal::Decimal;
+use sqlx::PgConnection;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use super::database::run;
+use super::group::{Grouped, Subject, column};
 use super::verdict::{Seen, Target, Verdict};
-use super::{Context, Error, Ledger};
+use super::{By, Context, Error, Ledger};
 use crate::model::reservation::{ChargedPeriod, Record, Reservation};
 use crate::model::{Name, Refusal, Units};
 
@@ -39,6 +43,57 @@ pub enum Usage {
     Quantities(BTreeMap<Name, Units>),
 }
 
+/// A report as the statement takes it.
+pub(super) struct Settlement {
+    settle: Settle,
+    units: Option<Units>,
+    /// What it is kept as if it comes too late.
+    late_id: Uuid,
+    by: By,
+}
+
+impl Settlement {
+    pub(super) fn new(context: &Context, settle: &Settle, units: Option<Units>) -> Self {
+        Self { settle: settle.clone(), units, late_id: Uuid::now_v7(), by: By::of(context) }
+    }
+}
+
+impl Grouped for Settlement {
+    type Verdict = Verdict;
+    const VERB: &'static str = "settle";
+
+    fn account(&self) -> &Name {
+        &self.settle.account
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::Reservation(self.settle.id)
+    }
+
+    fn send<'a>(
+        connection: &'a mut PgConnection,
+        items: &'a [Arc<Self>],
+    ) -> BoxFuture<'a, Result<Vec<Verdict>, sqlx::Error>> {
+        Box::pin(async move {
+            sqlx::query_file_as!(
+                Verdict,
+                "src/ledger/settle.sql",
+                &column(items, |item| item.settle.account.to_string()),
+                &column(items, |item| item.settle.id),
+                &column(items, |item| item.settle.attempt.clone()),
+                &column(items, |item| item.units.map(Units::get)) as &[Option<Decimal>],
+                &column(items, |item| item.settle.r#final),
+                &column(items, |item| item.settle.provider_request_id.clone()) as &[Option<String>],
+                &column(items, |item| item.by.actor.clone()),
+                &column(items, |item| item.late_id),
+                &column(items, |item| item.by.key) as &[Option<Uuid>],
+            )
+            .fetch_all(connection)
+            .await
+        })
+    }
+}
+
 impl Ledger {
     /// Records the attempt's actual usage. The same settlement again returns the
     /// same answer and changes nothing. With something still outstanding the
@@ -56,22 +111,8 @@ impl Ledger {
             Some(usage) => Some(self.actual_units(context, target, usage).await?),
             None => None,
         };
-        let sent = run!(self.database, context, |connection| {
-            sqlx::query_file_as!(
-                Verdict,
-                "src/ledger/settle.sql",
-                &[settle.account.to_string()],
-                &[settle.id],
-                std::slice::from_ref(&settle.attempt),
-                &[units.map(Units::get)] as &[Option<rust_decimal::Decimal>],
-                &[settle.r#final],
-                std::slice::from_ref(&settle.provider_request_id) as &[Option<String>],
-                std::slice::from_ref(&context.actor),
-                &[Uuid::now_v7()],
-            )
-            .fetch_optional(&mut *connection)
-            .await
-        });
+        let settlement = Settlement::new(context, settle, units);
+        let sent = self.groups.settle.decide(&self.database, context, settlement).await;
         let concluded = self.conclude(context, target, sent).await?;
         let refusal = match concluded.outcome.as_str() {
             "settled" | "repeated" => return Ok(concluded.reservation),

@@ -11,12 +11,14 @@
 -- Usage that is refused because it comes too late is kept, in late_usage.
 with ask as materialized (
     select *
-    from unnest($1::text[], $2::uuid[], $3::text[], $4::numeric[], $5::boolean[], $6::text[], $7::text[], $8::uuid[])
-         with ordinality as ask (account, id, token, units, final, provider_request_id, actor, late_id, n)),
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::numeric[], $5::boolean[], $6::text[], $7::text[], $8::uuid[],
+                $9::uuid[])
+         with ordinality
+         as ask (account, id, token, units, final, provider_request_id, actor, late_id, key_id, n)),
 -- Left out, the usage is what the attempt's calls have been settled at.
 locked as materialized (
     select a.n, a.token, coalesce(a.units, (r).attempt_settled) as units, a.units is not null as stated, a.final,
-           a.provider_request_id, a.actor, a.late_id, r
+           a.provider_request_id, a.actor, a.late_id, a.key_id, r
     from ask a
     join lock_reservations($1, $2) r on r.account = a.account and r.id = a.id),
 -- What the usage adds, and what stays of what this attempt may have spent: its
@@ -37,6 +39,7 @@ after as materialized (
 verdict as materialized (
     select w.*,
            case
+               when w.key_id in (select void_keys($9)) then 'unauthenticated'
                when (w.r).attempt_token is distinct from w.token then 'stale_attempt'
                when not w.stated and (w.r).enforcement = 'worker' then 'units_missing'
                when ((w.r).state = 'settled' or (w.r).attempt_done) and (w.r).attempt_settled = w.units then 'repeated'
@@ -79,10 +82,11 @@ late as (
     from verdict v
     where v.outcome in ('stale_attempt', 'already_settled') and v.stated and attempt_of(v.r, v.token) is not null
     on conflict on constraint late_usage_is_kept_once do nothing)
+-- A repeat gives back too: who was told the first time may not have come so far.
 select v.n as "n!", v.outcome as "outcome!", ledger_clock() as "at!",
        reservation_json(coalesce(k.r, v.r)) as "record!: Json<Record>",
        reservation_periods(v.r) as "budgets!: Json<Vec<ChargedPeriod>>",
-       jsonb_build_object('carried', case when k.n is not null then carried_from(v.r) end) as "seen!: Json<Seen>"
+       jsonb_build_object('carried', case when v.outcome = 'repeated' or k.n is not null then carried_from(v.r) end) as "seen!: Json<Seen>"
 from verdict v
 left join kept k on k.n = v.n
 order by v.n

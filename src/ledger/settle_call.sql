@@ -13,11 +13,13 @@
 with ask as materialized (
     select *
     from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::numeric[], $7::text[], $8::text[],
-                $9::text[], $10::uuid[], $11::uuid[])
+                $9::text[], $10::uuid[], $11::uuid[], $12::uuid[])
          with ordinality
-         as ask (account, id, key, token, becomes, units, provider_request_id, reason, actor, late_id, audit_id, n)),
+         as ask (account, id, key, token, becomes, units, provider_request_id, reason, actor, late_id, audit_id,
+                 key_id, n)),
 locked as materialized (
-    select a.n, a.key, a.token, a.becomes, a.units, a.provider_request_id, a.reason, a.actor, a.late_id, a.audit_id, r
+    select a.n, a.key, a.token, a.becomes, a.units, a.provider_request_id, a.reason, a.actor, a.late_id, a.audit_id,
+           a.key_id, r
     from ask a
     join lock_reservations($1, $2) r on r.account = a.account and r.id = a.id),
 known as materialized (
@@ -35,6 +37,7 @@ wanted as materialized (
 verdict as materialized (
     select w.*,
            case
+               when w.key_id in (select void_keys($12)) then 'unauthenticated'
                when (w.c).key is null then 'no_call'
                when w.token is not null and w.said_by is distinct from (w.c).attempt_number then 'stale_attempt'
                when w.becomes = 'not_sent' and not w.own then 'stale_attempt'
@@ -91,11 +94,12 @@ audited as (
                                                            'units', trim_scale((v.c).units)::text))
     from verdict v
     where v.outcome = 'ended' and v.reason is not null)
+-- A repeat gives back too: who was told the first time may not have come so far.
 select v.n as "n!", v.outcome as "outcome!", ledger_clock() as "at!",
        reservation_json(coalesce(e.r, v.r)) as "record!: Json<Record>",
        reservation_periods(v.r) as "budgets!: Json<Vec<ChargedPeriod>>",
        jsonb_build_object('call', call_json(coalesce(e.c, v.c)),
-                          'carried', case when e.n is not null then carried_from(v.r) end) as "seen!: Json<Seen>"
+                          'carried', case when v.outcome = 'repeated' or e.n is not null then carried_from(v.r) end) as "seen!: Json<Seen>"
 from verdict v
 left join ended e on e.n = v.n
 order by v.n

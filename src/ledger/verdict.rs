@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::carry::BudgetOf;
 use super::charges::ChargeSeen;
+use super::group::Numbered;
 use super::refusals::Refused;
 use super::{Context, Error, Ledger};
 use crate::model::call::CallRecord;
@@ -16,9 +17,12 @@ use crate::model::reservation::{ChargedPeriod, Record, Reservation};
 use crate::model::role::Accounts;
 use crate::model::{Name, Refusal, Units};
 
+/// What every deciding statement says to a key that is not valid any more.
+pub(super) const UNAUTHENTICATED: &str = "unauthenticated";
+
 /// One row of the answer of a statement.
 pub(super) struct Verdict {
-    #[allow(dead_code, reason = "the item's number in a batch of one")]
+    /// The item that it is about.
     pub n: i64,
     /// What was decided: a word of the verb's own, or the code of a refusal.
     pub outcome: String,
@@ -28,6 +32,12 @@ pub(super) struct Verdict {
     pub record: Json<Record>,
     pub budgets: Json<Vec<ChargedPeriod>>,
     pub seen: Json<Seen>,
+}
+
+impl Numbered for Verdict {
+    fn number(&self) -> i64 {
+        self.n
+    }
 }
 
 /// What else a verb saw or did.
@@ -128,6 +138,9 @@ impl Ledger {
             Err(error) => return Err(error),
         };
         let Verdict { outcome, at, record, budgets, seen, .. } = verdict;
+        if outcome == UNAUTHENTICATED {
+            return Err(self.unauthenticated(context));
+        }
         for budget in seen.carried.iter().flatten() {
             // Made good before the next refusal if this does not get through.
             if let Err(error) = self.give_back(context, budget).await {
@@ -150,6 +163,9 @@ impl Ledger {
 
     /// The same for what was refused before the reservation was looked at.
     pub(super) async fn refuse(&self, context: &Context, target: Target<'_>, refusal: Refusal) -> Error {
+        if let Err(error) = self.still_valid(context).await {
+            return error;
+        }
         if matches!(refusal, Refusal::NotFound(_)) {
             return refusal.into();
         }

@@ -14,6 +14,7 @@ mod closing;
 mod contract;
 mod crashes;
 mod faults;
+mod grouping;
 mod histories;
 mod identity;
 mod killed;

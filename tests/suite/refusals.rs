@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use sqlx::Executor as _;
 
+use crate::support::contention::HeldLock;
 use crate::support::{Answer, Client, NORTHSTAR, Northstar, Options, Service};
 
 /// `account operation code units` of what was refused, in order.
@@ -163,4 +164,26 @@ async fn a_refusal_that_could_not_be_written_down_is_answered_and_counted() {
     assert!(counted(&worker, r#"spend_ledger_refusals_total{code="too_expensive",observed="false"} 2"#).await);
     assert!(counted(&worker, "spend_ledger_refusals_not_recorded_total 1").await);
     assert_eq!(recorded(&hurried).await, ["northstar bulk too_expensive 101"]);
+}
+
+/// An exhausted account that is hammered: what is seen when the statement begins is
+/// a valid state to refuse on.
+#[tokio::test]
+async fn for_want_of_room_takes_no_lock() {
+    let service = Service::with_policy(NORTHSTAR).await;
+    let worker = service.worker(&["northstar"]).await;
+    let job = worker.reserve_bulk("job", "60").await.expect(201);
+    worker.reserve_bulk("another", "40").await.expect(201);
+    let periods = HeldLock::hold(&service.database, "select from budget_period for update").await;
+    let reservations = HeldLock::hold(&service.database, "select from reservation for update").await;
+    for n in 0..20 {
+        worker.reserve_bulk(&format!("more-{n}"), "1").await.problem(429, "budget_exhausted");
+        worker.extend(&job, "61").await.problem(429, "budget_exhausted");
+        worker.extend(&job, "101").await.problem(400, "too_expensive");
+        // Nor does what changes nothing.
+        worker.extend(&job, "50").await.expect(200);
+    }
+    periods.release().await;
+    reservations.release().await;
+    assert_eq!(service.books().await.periods, ["northstar daily : 100 0 100 0 0"]);
 }

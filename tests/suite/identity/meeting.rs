@@ -28,7 +28,7 @@ async fn two_copies_that_meet_in_two_processes_are_one_job() {
     // 50 leave room for a second one, 100 do not: in one case it is the key that
     // stops the copy, in the other it finds no room first.
     for units in ["50", "100"] {
-        let service = Service::with_policy(NORTHSTAR).await;
+        let service = Service::with_sessions(NORTHSTAR).await;
         let other = service.another().await;
         let worker = service.worker(&["northstar"]).await;
         let before = worker.reserve_bulk("before", "1").await.expect(201);
@@ -53,7 +53,7 @@ async fn two_copies_that_meet_in_two_processes_are_one_job() {
 
 #[tokio::test]
 async fn two_copies_of_different_holders_are_one_job_and_one_token() {
-    let service = Service::with_policy(NORTHSTAR).await;
+    let service = Service::with_sessions(NORTHSTAR).await;
     let other = service.another().await;
     let worker = service.worker(&["northstar"]).await;
     let before = worker.reserve_bulk("before", "1").await.expect(201);
@@ -83,7 +83,7 @@ async fn two_copies_of_different_holders_are_one_job_and_one_token() {
 #[tokio::test]
 async fn two_different_requests_that_meet_with_one_key_are_one_job_and_an_error() {
     for (units, others) in [(50, 40), (100, 90), (40, 100)] {
-        let service = Service::with_policy(NORTHSTAR).await;
+        let service = Service::with_sessions(NORTHSTAR).await;
         let other = service.another().await;
         let worker = service.worker(&["northstar"]).await;
         let before = worker.reserve_bulk("before", "1").await.expect(201);
@@ -110,7 +110,7 @@ async fn two_different_requests_that_meet_with_one_key_are_one_job_and_an_error(
 
 #[tokio::test]
 async fn two_copies_that_wait_over_midnight_are_one_job_of_the_new_day() {
-    let service = Service::with_policy(NORTHSTAR).await;
+    let service = Service::with_sessions(NORTHSTAR).await;
     let other = service.another().await;
     let worker = service.worker(&["northstar"]).await;
     service.database.set_clock("2026-03-10T23:59:00-04:00").await;

@@ -24,7 +24,7 @@ async fn charged_to_another_time(database: &TestDatabase) -> i64 {
 
 /// Five days in a row end. Of each, twenty requests are answered before midnight
 /// and forty are in flight over it, while jobs of the days before settle.
-async fn days_end_under_load(rollover: &str) {
+async fn days_end_under_load(rollover: &str, sessions: bool) {
     let policy = NORTHSTAR
         .replace("limit: 100,", &format!("limit: 1000, rollover: {rollover},"))
         .replace("max_units: 100 ", "max_units: 1000 ")
@@ -32,9 +32,13 @@ async fn days_end_under_load(rollover: &str) {
             "pools:\n  all: {{ unit: transformation, limit: 5000, period: day, timezone: America/New_York, \
              rollover: {rollover} }}\n"
         );
-    let service = Service::with_policy(&policy).await;
+    let service = Service::with_sessions(&policy).await;
     let database = &service.database;
-    let replicas = Replicas::start(database, 3).await;
+    // With sessions forty requests wait for locks, else three groups of them.
+    let (replicas, in_flight) = match sessions {
+        true => (Replicas::with_sessions(database, 3).await, 30),
+        false => (Replicas::start(database, 3).await, 3),
+    };
     let worker = service.worker(&["northstar"]).await;
     let mut running: Vec<Answer> = Vec::new();
     for day in 10..15 {
@@ -47,7 +51,7 @@ async fn days_end_under_load(rollover: &str) {
         // What is asked now is decided when the day is over.
         let held = HeldLock::hold(database, THE_PERIOD).await;
         let waiting = asking(&replicas, &worker, &format!("{day}-over"), 40);
-        service.waiting_for_a_lock(30).await;
+        service.waiting_for_a_lock(in_flight).await;
         let settling = settling(&replicas, &worker, running.drain(..older));
         database.set_clock(&midnight).await;
         held.release().await;
@@ -135,12 +139,17 @@ async fn these_days_hold(service: &Service, days: i64, carries: bool) {
 
 #[tokio::test]
 async fn the_day_ends_under_load() {
-    days_end_under_load("original_period").await;
+    days_end_under_load("original_period", true).await;
 }
 
 #[tokio::test]
 async fn the_day_ends_under_load_with_carry_forward() {
-    days_end_under_load("carry_forward").await;
+    days_end_under_load("carry_forward", true).await;
+}
+
+#[tokio::test]
+async fn the_day_ends_under_load_for_those_who_are_decided_together() {
+    days_end_under_load("carry_forward", false).await;
 }
 
 /// The clock is read by one transaction after the other, so that the second sees
@@ -149,7 +158,7 @@ async fn the_day_ends_under_load_with_carry_forward() {
 async fn of_two_that_find_nothing_open_one_opens_the_period() {
     for period in ["day, timezone: America/New_York", "total"] {
         let policy = NORTHSTAR.replace("day, timezone: America/New_York", period);
-        let service = Service::with_policy(&policy).await;
+        let service = Service::with_sessions(&policy).await;
         let database = &service.database;
         let worker = service.worker(&["northstar"]).await;
         database
@@ -159,7 +168,10 @@ async fn of_two_that_find_nothing_open_one_opens_the_period() {
             )
             .await;
         let held = HeldLock::hold(database, "select from policy_state for update").await;
-        let asking = asking_here(&worker, 2);
+        // In one process one of them would open it for both.
+        let other = service.another().await;
+        let asking = [("here", worker.clone()), ("there", worker.at(other.address))]
+            .map(|(key, worker)| tokio::spawn(async move { worker.reserve_bulk(key, "10").await }));
         service.waiting_for_a_lock(2).await;
         let clock = HeldLock::hold(database, "select pg_advisory_xact_lock(7)").await;
         held.release().await;
@@ -177,15 +189,6 @@ async fn of_two_that_find_nothing_open_one_opens_the_period() {
         }
         assert_eq!(service.books().await.periods, ["northstar daily : 100 80 20 0 0"], "{period}");
     }
-}
-
-/// So many requests for 10 at once, in this process.
-fn asking_here(worker: &Client, count: usize) -> Vec<JoinHandle<Answer>> {
-    let ask = |n| {
-        let worker = worker.clone();
-        tokio::spawn(async move { worker.reserve_bulk(&format!("job-{n}"), "10").await })
-    };
-    (0..count).map(ask).collect()
 }
 
 #[tokio::test]
@@ -223,7 +226,7 @@ async fn a_reservation_that_waits_over_midnight_belongs_to_the_new_day() {
     for rollover in ["original_period", "carry_forward"] {
         let policy = NORTHSTAR.replace("limit: 100,", &format!("limit: 100, rollover: {rollover},"))
             + "pools:\n  month: { unit: transformation, limit: 500, period: month, timezone: UTC }\n";
-        let service = Service::with_policy(&policy).await;
+        let service = Service::with_sessions(&policy).await;
         let database = &service.database;
         let worker = service.worker(&["northstar"]).await;
         database.set_clock("2026-03-10T23:59:00-04:00").await;
@@ -267,7 +270,7 @@ async fn a_reservation_that_waits_over_midnight_belongs_to_the_new_day() {
 
 #[tokio::test]
 async fn a_full_day_is_no_reason_to_refuse_who_waited_into_the_next() {
-    let service = Service::with_policy(NORTHSTAR).await;
+    let service = Service::with_sessions(NORTHSTAR).await;
     let database = &service.database;
     let worker = service.worker(&["northstar"]).await;
     database.set_clock("2026-03-10T23:59:00-04:00").await;

@@ -92,7 +92,7 @@ async fn a_limit_lowered_under_load_is_in_force_at_once() {
 #[tokio::test]
 async fn a_limit_lowered_while_a_reservation_waits_for_its_period() {
     for (limit, retry) in [(0, "never"), (40, "after_release")] {
-        let service = Service::with_policy(NORTHSTAR).await;
+        let service = Service::with_sessions(NORTHSTAR).await;
         let worker = service.worker(&["northstar"]).await;
         worker.reserve_bulk("before", "30").await.expect(201);
         let lowered = NORTHSTAR.replace("limit: 100,", &format!("limit: {limit},"));
@@ -117,7 +117,7 @@ async fn a_limit_lowered_while_a_reservation_waits_for_its_period() {
 
 #[tokio::test]
 async fn a_reservation_ahead_of_a_lowered_limit_stays_admitted() {
-    let service = Service::with_policy(NORTHSTAR).await;
+    let service = Service::with_sessions(NORTHSTAR).await;
     let worker = service.worker(&["northstar"]).await;
     worker.reserve_bulk("before", "30").await.expect(201);
     let held = HeldLock::hold(&service.database, THE_PERIOD).await;
@@ -158,7 +158,7 @@ async fn a_reservation_that_waited_is_decided_by_the_policy_in_force() {
         (&stopped, "reservation", false, "budget_exhausted"),
         (&dearer_and_less, "policy", true, ""),
     ] {
-        let service = Service::with_policy(NORTHSTAR).await;
+        let service = Service::with_sessions(NORTHSTAR).await;
         let worker = service.worker(&["northstar"]).await;
         worker.reserve_bulk("before", "30").await.expect(201);
         let held = HeldLock::hold(&service.database, THE_PERIOD).await;

@@ -34,7 +34,7 @@ impl Verb {
 #[tokio::test]
 async fn an_extension_and_a_reservation_for_the_last_room() {
     for extension_ahead in [true, false] {
-        let service = Service::with_policy(NORTHSTAR).await;
+        let service = Service::with_sessions(NORTHSTAR).await;
         let worker = service.worker(&["northstar"]).await;
         let body = json!({"operation": "stream", "units": 50, "holder": "w-1"});
         let job = worker.reserve("job", body).await.expect(201);
@@ -86,7 +86,7 @@ async fn what_waits_for_one_of_its_periods_is_charged_to_all_of_them() {
     let policy = NORTHSTAR.replace("limit: 100,", "limit: 1000,")
         + "pools:\n  all: { unit: transformation, limit: 2000, period: month, timezone: UTC }\n";
     for lock in [THE_PERIOD, "select from budget_period where account = '' for update"] {
-        let service = Service::with_policy(&policy).await;
+        let service = Service::with_sessions(&policy).await;
         let other = service.another().await;
         let worker = service.worker(&["northstar"]).await;
         let stream = |units: u32| json!({"operation": "stream", "units": units, "holder": "w-1"});

@@ -18,9 +18,18 @@ pub struct Replicas {
 
 impl Replicas {
     pub async fn start(database: &TestDatabase, count: usize) -> Self {
+        Self::start_with(database, count, &[]).await
+    }
+
+    /// Each request with a statement, and so a session, of its own.
+    pub async fn with_sessions(database: &TestDatabase, count: usize) -> Self {
+        Self::start_with(database, count, &["--grouping", "off"]).await
+    }
+
+    async fn start_with(database: &TestDatabase, count: usize, more: &[&str]) -> Self {
         // As patient as the service in this process: machines are slow and shared.
         let patience = ["--deadline-ms", "30000", "--statement-timeout-ms", "20000"];
-        let arguments = [&["--database-url", database.service_url.as_str()], &patience[..]].concat();
+        let arguments = [&["--database-url", database.service_url.as_str()], &patience[..], more].concat();
         let starting = (0..count).map(|_| ServiceProcess::start(&arguments));
         Self { processes: futures_util::future::join_all(starting).await }
     }

@@ -20,6 +20,16 @@ pub struct Options {
     pub statement_timeout: Duration,
     pub max_connections: u32,
     pub max_in_flight: usize,
+    /// As `serve --grouping` has it: the suite passes both ways.
+    pub grouping: bool,
+}
+
+impl Options {
+    /// Each request with a statement, and so a session, of its own: for tests in
+    /// which requests of one verb and account have to meet at a lock.
+    pub fn sessions() -> Self {
+        Self { grouping: false, ..Self::default() }
+    }
 }
 
 impl Default for Options {
@@ -30,6 +40,7 @@ impl Default for Options {
             statement_timeout: Duration::from_secs(20),
             max_connections: 8,
             max_in_flight: HttpOptions::default().max_in_flight,
+            grouping: std::env::var("SPEND_LEDGER_GROUPING").as_deref() != Ok("off"),
         }
     }
 }
@@ -39,6 +50,7 @@ pub struct Service {
     pub database: TestDatabase,
     pub ledger: Ledger,
     pub address: SocketAddr,
+    options: Options,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
@@ -46,6 +58,13 @@ impl Service {
     /// On a new database, with this policy applied.
     pub async fn with_policy(policy: &str) -> Self {
         let service = Self::on(TestDatabase::new().await, Options::default()).await;
+        service.apply(policy).await;
+        service
+    }
+
+    /// The same, with a session for each request that is under way.
+    pub async fn with_sessions(policy: &str) -> Self {
+        let service = Self::on(TestDatabase::new().await, Options::sessions()).await;
         service.apply(policy).await;
         service
     }
@@ -63,6 +82,7 @@ impl Service {
             url,
             max_connections: options.max_connections,
             statement_timeout: options.statement_timeout,
+            grouping: options.grouping,
         };
         let pool = Database::connect_lazily(&connect, metrics.clone()).unwrap();
         let ledger = Ledger::open(pool, metrics).await.unwrap();
@@ -74,12 +94,12 @@ impl Service {
         tokio::spawn(serve(listener, ledger.clone(), http, async {
             let _ = stopped.await;
         }));
-        Self { database, ledger, address, stop: Some(stop) }
+        Self { database, ledger, address, options, stop: Some(stop) }
     }
 
     /// Another process of the service on the same database.
     pub async fn another(&self) -> Self {
-        Self::on(self.database.clone(), Options::default()).await
+        Self::on(self.database.clone(), self.options.clone()).await
     }
 
     /// Applies a policy.
