@@ -11,9 +11,10 @@
 //!   floor that knows status codes.
 //!
 //! Beside them: [`postgres`] starts a private Postgres, [`boot`] makes a database
-//! ready to be relied on, [`replay`] drives a running service from a trace,
-//! [`telemetry`] counts and logs, [`cli`] is the command line.
+//! ready to be relied on, [`replay`] drives a running service from a trace, [`mod@bench`]
+//! measures one, [`telemetry`] counts and logs, [`cli`] is the command line.
 
+pub mod bench;
 pub mod boot;
 pub mod cli;
 pub mod http;

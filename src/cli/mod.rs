@@ -82,6 +82,15 @@ enum Command {
     },
     /// Replay a trace of requests against a running service, as its workers would.
     Replay(Box<crate::replay::ReplayArgs>),
+    /// Measure the service: what it does in a second, how long that takes, what it costs.
+    ///
+    /// Prints the ratios that it is judged by, each with what it should be, and then absolute
+    /// figures. The books of everything that was measured are checked: if they do not hold there is
+    /// no result, and the exit code is 1. A target that is missed is a result.
+    Bench(Box<crate::bench::BenchArgs>),
+    /// Answer everything at once, for the calibration of the load generator.
+    #[command(hide = true)]
+    BenchEmpty,
     /// Print the contract of the HTTP API.
     #[command(hide = true)]
     Openapi,
@@ -174,6 +183,8 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Fence(args) => fence::fence(args).await,
         Command::Verify { database } => commands::verify(&database.place()).await,
         Command::Replay(args) => crate::replay::command(*args).await.map_err(Failure::from),
+        Command::Bench(args) => crate::bench::command(*args).await.map_err(Failure::from),
+        Command::BenchEmpty => crate::bench::serve_nothing().await.map_err(Failure::from),
         Command::Openapi => {
             print!("{}", crate::http::document());
             Ok(())
