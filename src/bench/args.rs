@@ -176,8 +176,8 @@ impl Plan {
         // On and off, each of them; beside the refusals: admissions on and off, the
         // WAL, and two kinds of storm.
         let matrix = admitting * cycles * sizes * 2 * rounds + refusing * (sizes * 2 + 5) * rounds;
-        // Memory.
-        matrix + hot
+        // The yardsticks, memory.
+        matrix + hot * (2 * rounds + 1)
     }
 }
 

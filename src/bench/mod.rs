@@ -5,9 +5,9 @@
 //! their own (`load`, `client`, `wire`) send what a workload says (`workload`, `zipf`);
 //! a `stand` measures that and reads what Postgres, the service and the system have
 //! counted (`counters`, `process`). Variants take turns (`turns`); `stages` says what
-//! is measured, and `ratios` what it is judged by. `empty` is a yardstick without a
-//! ledger. Afterwards the books are checked, and only then is anything told: `report` in
-//! words, `findings` as JSON.
+//! is measured, and `ratios` what it is judged by. `floor` and `single` are yardsticks
+//! without HTTP, `empty` is one without a ledger. Afterwards the books are checked, and
+//! only then is anything told: `report` in words, `findings` as JSON.
 
 mod arena;
 mod args;
@@ -17,6 +17,7 @@ mod empty;
 mod facts;
 mod figures;
 mod findings;
+mod floor;
 mod load;
 mod outside;
 mod place;
@@ -25,6 +26,7 @@ mod progress;
 mod ratios;
 mod report;
 mod service;
+mod single;
 mod stages;
 mod stand;
 mod turns;

@@ -7,9 +7,11 @@ use super::arena::{Arena, Keys};
 use super::args::Plan;
 use super::figures::{Series, to_f64};
 use super::findings::Findings;
+use super::floor::{self, Floor};
 use super::load::{Group, Who};
 use super::ratios::{Ratio, Target};
 use super::service::Grouping;
+use super::single;
 use super::turns::{Turn, clients, take};
 use super::workload::{Cycle, Workload, account};
 
@@ -34,12 +36,16 @@ impl Stages<'_> {
                 }
             }
         }
+        let hot = self.plan.has(Workload::Hot, Cycle::Settle);
+        if hot {
+            self.yardsticks().await?;
+        }
         if self.plan.workloads.contains(&Workload::Refusals) {
             self.refusals().await?;
             self.wal_of_refusals().await?;
             self.storm().await?;
         }
-        if self.plan.has(Workload::Hot, Cycle::Settle) {
+        if hot {
             self.memory().await?;
         }
         // What has a target comes first.
@@ -64,6 +70,46 @@ impl Stages<'_> {
             self.findings.series.extend(series);
         }
         self.end(stands).await
+    }
+
+    /// The floor, and the shape with one reservation in each statement.
+    async fn yardsticks(&mut self) -> Result<(), BenchError> {
+        let judged = self.plan.judged;
+        let name = format!("hot/settle/{judged}/on");
+        let Some(on) = self.findings.series.iter().find(|series| series.name == name).cloned() else {
+            return Ok(());
+        };
+        let what = format!("hot account, {judged} clients, over HTTP: cycles per second, against bare statements");
+        let database = self.arena.copy("floor").await?;
+        let size = |verb: &str| on.middle(|round| round.cost.decisions_per_statement.get(verb).copied());
+        let asked = Floor {
+            database_url: database.service_url.clone(),
+            times: self.plan.times,
+            reserve_group: size("reserve"),
+            settle_group: size("settle"),
+        };
+        self.arena.progress.doing("floor");
+        let target = Some(Target::AtLeast(0.5));
+        let ratio = match floor::measure(&asked, self.plan.rounds).await? {
+            floor::Outcome::Measured(series) => {
+                let figure = |round: &super::figures::Measured| round.cycles_per_second;
+                let ratio = Ratio::paired("hot_against_floor", what, target, (&on, &series), figure);
+                self.findings.series.push(*series);
+                ratio
+            }
+            floor::Outcome::NotMeasured(why) => Ratio::new("hot_against_floor", what, target, Vec::new()).note(why),
+        };
+        self.findings.ratios.push(ratio);
+        self.arena.end_database("floor", database).await?;
+
+        let database = self.arena.copy("single-statement").await?;
+        let single = single::measure(self.arena, self.plan, &database).await?;
+        let what = format!("hot account, {judged} clients, over HTTP: cycles per second, against single statements");
+        self.findings.ratios.push(Ratio::paired("hot_against_single_statement", what, None, (&on, &single), |round| {
+            round.cycles_per_second
+        }));
+        self.findings.series.push(single);
+        self.arena.end_database("single-statement", database).await
     }
 
     /// Refusals with grouping on and off; at the number of clients that ratios are
