@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::BenchError;
 use super::place::{Database, Server};
+use super::prefill::prefill;
 use super::progress::Progress;
 use super::service::Grouping;
 use super::stand::Stand;
@@ -83,6 +84,24 @@ impl Arena {
     pub(super) async fn stand(&mut self, name: &str, grouping: Grouping) -> Result<Stand, BenchError> {
         let database = self.copy(name).await?;
         Stand::start(name, database, grouping).await
+    }
+
+    /// The same, with a history of so many settled reservations.
+    pub(super) async fn prefilled(
+        &mut self,
+        name: &str,
+        grouping: Grouping,
+        reservations: u64,
+    ) -> Result<Stand, BenchError> {
+        let database = self.copy(name).await?;
+        let bar = self.progress.counting("settled reservations put there", reservations);
+        let filled = prefill(&database.owner_url, reservations, |there| bar.set_position(there)).await;
+        bar.finish_and_clear();
+        filled?;
+        self.server.settle_down().await;
+        let mut stand = Stand::start(name, database, grouping).await?;
+        stand.prefilled = reservations;
+        Ok(stand)
     }
 
     /// A fresh copy without a service.

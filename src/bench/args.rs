@@ -20,10 +20,13 @@ the books of every database are checked: a run whose books do not hold prints no
 figures and exits with 1.
 
 Examples:
-  Everything:
+  Everything, with 5 million settled reservations where history is measured (takes
+  half an hour or more, and some 30 GB for as long):
     spend-ledger bench --json run.json
+  Without history:
+    spend-ledger bench --prefill 0
   Only one hot account, only two numbers of clients:
-    spend-ledger bench --workload hot --cycle settle --clients 1,64
+    spend-ledger bench --workload hot --cycle settle --clients 1,64 --prefill 0
   A look at whether it works, in a minute; its figures mean little:
     spend-ledger bench --quick
   On a server of your own, as a user that may make databases and roles. Nothing else
@@ -59,6 +62,11 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", env = "SPEND_LEDGER_BENCH_ACCOUNTS",
           value_parser = clap::value_parser!(u32).range(16..=100_000), help_heading = "What")]
     pub accounts: Option<u32>,
+    /// Settled reservations in the database on which history is measured; 0 leaves
+    /// that out [default: 5000000; with --quick 2000]
+    #[arg(long, value_name = "N", env = "SPEND_LEDGER_BENCH_PREFILL",
+          value_parser = clap::value_parser!(u64).range(..=100_000_000), help_heading = "What")]
+    pub prefill: Option<u64>,
 
     /// Seconds for each measurement, after a warm-up of a fifth of that, of a second
     /// at most [default: 5; with --quick 0.5]
@@ -121,6 +129,7 @@ pub(super) struct Plan {
     /// The number of clients that most ratios are about.
     pub(super) judged: u16,
     pub(super) accounts: u32,
+    pub(super) prefill: u64,
     pub(super) times: Times,
     pub(super) rounds: u16,
     /// Clients that hammer an exhausted account while `others` work.
@@ -152,6 +161,7 @@ impl Plan {
             clients,
             judged,
             accounts: args.accounts.unwrap_or(if quick { 50 } else { 1000 }),
+            prefill: args.prefill.unwrap_or(if quick { 2000 } else { 5_000_000 }),
             times: Times { warm_up, duration },
             rounds: args.rounds.unwrap_or(if quick { 1 } else { 3 }),
             hammers: if quick { 16 } else { 256 },
@@ -176,8 +186,8 @@ impl Plan {
         // On and off, each of them; beside the refusals: admissions on and off, the
         // WAL, and two kinds of storm.
         let matrix = admitting * cycles * sizes * 2 * rounds + refusing * (sizes * 2 + 5) * rounds;
-        // The yardsticks, memory.
-        matrix + hot * (2 * rounds + 1)
+        // The yardsticks, history and none, memory.
+        matrix + hot * (2 * rounds + if self.prefill > 0 { 2 * rounds } else { 0 } + 1)
     }
 }
 

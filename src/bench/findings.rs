@@ -29,4 +29,5 @@ pub(super) struct Options {
     pub(super) rounds: u16,
     pub(super) clients: Vec<u16>,
     pub(super) accounts: u32,
+    pub(super) prefill: u64,
 }

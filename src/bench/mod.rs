@@ -21,6 +21,7 @@ mod floor;
 mod load;
 mod outside;
 mod place;
+mod prefill;
 mod process;
 mod progress;
 mod ratios;
@@ -198,6 +199,7 @@ fn found_nothing(args: &BenchArgs, plan: &Plan, facts: Facts) -> Findings {
         rounds: plan.rounds,
         clients: plan.clients.clone(),
         accounts: plan.accounts,
+        prefill: plan.prefill,
     };
     Findings { facts, options, ratios: Vec::new(), generator: None, series: Vec::new(), books: Vec::new() }
 }

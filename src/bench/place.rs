@@ -62,6 +62,14 @@ impl Server {
         self.execute(&format!("drop database if exists {name} with (force)")).await
     }
 
+    /// Writes everything out, so that what was prepared is not paid for by what is
+    /// measured. Not every user may ask for it.
+    pub(super) async fn settle_down(&self) {
+        if let Err(error) = self.execute("checkpoint").await {
+            tracing::debug!(%error, "no checkpoint");
+        }
+    }
+
     /// Stops a private server and removes all that is its own.
     pub(super) async fn close(self) -> Result<(), BenchError> {
         let Self::Private { postgres, directory } = self else { return Ok(()) };

@@ -46,6 +46,9 @@ impl Stages<'_> {
             self.storm().await?;
         }
         if hot {
+            if self.plan.prefill > 0 {
+                self.history().await?;
+            }
             self.memory().await?;
         }
         // What has a target comes first.
@@ -198,6 +201,32 @@ impl Stages<'_> {
             let offered = twice(rate);
             let got = super::figures::median(storm.beside.iter().map(|round| round.requests_per_second)).unwrap_or(0.0);
             self.findings.ratios.push(ratio.note(format!("{offered} refusals per second offered, {got:.0} answered")));
+        }
+        self.findings.series.extend(series);
+        self.end(stands).await
+    }
+
+    /// A database with history against one without.
+    async fn history(&mut self) -> Result<(), BenchError> {
+        let plan = self.plan;
+        let mut stands = vec![
+            self.arena.prefilled("history", Grouping::On, plan.prefill).await?,
+            // Treated in the same way, but for the history.
+            self.arena.prefilled("no-history", Grouping::On, 0).await?,
+        ];
+        let group = clients(plan, self.keys, Workload::Hot, Cycle::Settle, plan.judged);
+        let turn = |stand, name: &str| Turn::new(&stands, stand, Workload::Hot, group.clone()).named(name);
+        let turns = vec![turn(0, "hot, with history"), turn(1, "hot, without history")];
+        let series = take(&self.arena.progress, plan.times, plan.rounds, &mut stands, turns).await?;
+        if let [history, none] = series.as_slice() {
+            let what = format!(
+                "hot account, {} clients: cycles per second with {} settled reservations, against none",
+                plan.judged, plan.prefill
+            );
+            let target = Some(Target::AtLeast(0.85));
+            self.findings
+                .ratios
+                .push(Ratio::paired("history", what, target, (history, none), |round| round.cycles_per_second));
         }
         self.findings.series.extend(series);
         self.end(stands).await
