@@ -22,7 +22,7 @@ figures and exits with 1.
 Examples:
   Everything, with 5 million settled reservations where history is measured (takes
   half an hour or more, and some 30 GB for as long):
-    spend-ledger bench --json run.json
+    spend-ledger bench --json run.json --svg run.svg
   Without history:
     spend-ledger bench --prefill 0
   Only one hot account, only two numbers of clients:
@@ -108,6 +108,9 @@ pub struct BenchArgs {
     /// Also write everything that was measured to this file, as JSON
     #[arg(long, value_name = "FILE", env = "SPEND_LEDGER_BENCH_JSON", help_heading = "Output")]
     pub json: Option<PathBuf>,
+    /// Also draw it to this file, as SVG
+    #[arg(long, value_name = "FILE", env = "SPEND_LEDGER_BENCH_SVG", help_heading = "Output")]
+    pub svg: Option<PathBuf>,
 }
 
 /// The longest measurement, in seconds.

@@ -7,12 +7,14 @@
 //! counted (`counters`, `process`). Variants take turns (`turns`); `stages` says what
 //! is measured, and `ratios` what it is judged by. `floor` and `single` are yardsticks
 //! without HTTP, `empty` is one without a ledger. Afterwards the books are checked, and
-//! only then is anything told: `report` in words, `findings` as JSON.
+//! only then is anything told: `report` in words, `draw` as a picture, `findings` as
+//! JSON.
 
 mod arena;
 mod args;
 mod client;
 mod counters;
+mod draw;
 mod empty;
 mod facts;
 mod figures;
@@ -143,6 +145,9 @@ pub async fn command(args: BenchArgs) -> Result<(), BenchError> {
     printed.map_err(|error| BenchError::Write { file: "the report".to_owned(), error })?;
     if let Some(file) = &args.json {
         save(file, &serde_json::to_string_pretty(&findings)?)?;
+    }
+    if let Some(file) = &args.svg {
+        save(file, &draw::svg(&findings))?;
     }
     Ok(())
 }
