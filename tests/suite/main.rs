@@ -9,6 +9,7 @@
 mod access;
 mod amounts;
 mod attempts;
+mod bench;
 mod calls;
 mod closing;
 mod contract;
