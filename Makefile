@@ -7,7 +7,7 @@ RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 export SQLX_OFFLINE = true
 unexport DATABASE_URL
 
-.PHONY: help run test replay check fmt clippy doc sqlx sqlx-check openapi postgres faketime
+.PHONY: help run test replay bench check fmt clippy doc sqlx sqlx-check openapi postgres faketime
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,10 @@ test: postgres faketime ## Run all tests
 replay: postgres ## Replay the sample trace against a service of its own
 	$(CARGO) build --release --locked
 	scripts/replay-sample $(RELEASE)/spend-ledger
+
+bench: postgres ## Measure the service on a Postgres of its own (half an hour; BENCH=--quick for a minute)
+	$(CARGO) build --release --locked
+	$(RELEASE)/spend-ledger bench $(BENCH)
 
 check: fmt clippy doc sqlx-check ## Everything that CI checks besides the tests
 
