@@ -23,7 +23,7 @@ use super::workload::{Cycle, OPERATION, RESERVED};
 use super::zipf::Zipf;
 
 /// The slowest answer that is told apart: five minutes, in microseconds.
-const SLOWEST_US: u64 = 300_000_000;
+pub(super) const SLOWEST_US: u64 = 300_000_000;
 /// Clients connect this many at a time: a listener's queue is not endless.
 const CONNECT: usize = 64;
 

@@ -19,15 +19,13 @@ use super::BenchError;
 use super::arena::Arena;
 use super::args::Plan;
 use super::figures::{Cost, Measured, Series, each, measured};
-use super::load::{Tally, Window};
+use super::load::{SLOWEST_US, Tally, Window};
 use super::place::Database;
 use super::workload::{Cycle, Workload};
 use super::{counters, workload};
 
 /// Connections that a server has for one of its many users.
 const MOST_CONNECTIONS: u16 = 150;
-/// The slowest answer that is told apart: five minutes, in microseconds.
-const SLOWEST_US: u64 = 300_000_000;
 
 const TABLES: &str = "
     create schema bench_single;
