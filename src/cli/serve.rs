@@ -98,12 +98,15 @@ async fn serve_from(
         quickstart::print(&ledger, address, &args.database).await?;
     }
     tracing::info!("listening on http://{address}");
+    let months = ledger.keep_months_open();
     let options = HttpOptions {
         deadline: Duration::from_millis(args.deadline_ms),
         max_in_flight: usize::try_from(args.max_in_flight).unwrap_or(usize::MAX),
         max_connections: connections_that_fit(args.max_connections),
     };
-    until_stopped(listener, ledger, options, stop).await
+    let served = until_stopped(listener, ledger, options, stop).await;
+    months.abort();
+    served
 }
 
 /// Serves until `stop`, then answers what is in flight, for no longer than its

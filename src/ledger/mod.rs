@@ -25,6 +25,7 @@ pub mod keys;
 mod known;
 pub mod late_usage;
 pub mod liabilities;
+pub mod months;
 pub mod open_period;
 pub mod policy;
 pub mod refusals;

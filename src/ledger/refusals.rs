@@ -179,10 +179,21 @@ async fn write(database: &Database, batch: &[Refused]) -> Result<(), Error> {
     })
 }
 
-/// Removes what is older than the retention, a bounded number at a time, so that
-/// no sweep is too long for the statement timeout. Answers how many are gone.
+/// Removes what is older than the retention: whole months at once where that can be
+/// done, and the rest a bounded number at a time, so that no sweep is too long for the
+/// statement timeout. Answers how many are gone.
 async fn remove_old(database: &Database) -> Result<u64, Error> {
-    let mut removed = 0;
+    let dropped = run!(database, &Context::system("refusals"), |connection| {
+        let query = sqlx::query_scalar::<_, i64>("select gone from drop_refusals_older_than($1)");
+        query.bind(RETENTION_DAYS).fetch_one(&mut *connection).await
+    });
+    let mut removed = match dropped {
+        Ok(dropped) => u64::try_from(dropped).unwrap_or(0),
+        Err(error) => {
+            tracing::warn!(%error, "old months of refusals were not dropped: their rows are removed one by one");
+            0
+        }
+    };
     for _ in 0..SWEEP_BATCHES {
         let gone = run!(database, &Context::system("refusals"), |connection| {
             let done = sqlx::query!(

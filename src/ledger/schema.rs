@@ -7,6 +7,8 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::months;
+
 mod embedded {
     #![allow(missing_docs, reason = "generated")]
     refinery::embed_migrations!("migrations");
@@ -99,8 +101,8 @@ fn version_of(migration: &Migration) -> u32 {
     u32::try_from(migration.version()).unwrap_or(u32::MAX)
 }
 
-/// Brings the schema up to date. Safe to run from several places at once: they
-/// take turns. Answers the versions that were applied.
+/// Brings the schema up to date, and opens the months to come. Safe to run from
+/// several places at once: they take turns. Answers the versions that were applied.
 ///
 /// # Errors
 ///
@@ -126,6 +128,7 @@ pub async fn migrate(url: &str) -> Result<Vec<u32>, SchemaError> {
             "grant select on {HISTORY} to spend_ledger_service, spend_ledger_finance"
         )))
         .await?;
+    months::open_all(&mut connection).await?;
     // Closing the session releases the lock.
     connection.close().await?;
     Ok(report.applied_migrations().iter().map(version_of).collect())

@@ -49,7 +49,8 @@ async fn not_a_number_is_refused_everywhere() {
         "select format('%s %s', c.relname, a.attname)
          from pg_class c
          join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-         where c.relnamespace = 'public'::regnamespace and c.relkind = 'r' and a.atttypid = 'numeric'::regtype
+         where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+           and a.atttypid = 'numeric'::regtype
          order by 1",
     )
     .await;

@@ -100,7 +100,7 @@ async fn the_service_can_do_what_its_verbs_do_and_no_more() {
     let may = |right: &'static str| {
         format!(
             "select c.relname::text from pg_class c
-             where c.relnamespace = 'public'::regnamespace and c.relkind = 'r'
+             where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p')
                and has_table_privilege('{SERVICE}', c.oid, '{right}')
              order by 1"
         )
