@@ -151,8 +151,8 @@ pub(super) async fn verify(place: &Place) -> Result<(), Failure> {
     home.close().await?;
     let verified = verified?;
     let looked_at = format!(
-        "{} budget periods, {} journal entries, {} reservations",
-        verified.periods, verified.entries, verified.reservations
+        "{} budget periods, {} journal entries, {} reservations; started from {} checkpoints",
+        verified.periods, verified.entries, verified.reservations, verified.checkpoints
     );
     if verified.differences > 0 {
         return Err(Failure::Failed(format!("{} differences in {looked_at}", verified.differences)));

@@ -1,5 +1,6 @@
 //! The command line: one file for each command that has more than a few lines.
 
+mod archive;
 mod commands;
 mod fence;
 mod quickstart;
@@ -75,11 +76,30 @@ enum Command {
     /// Recompute every balance from the journal and check every invariant.
     ///
     /// Prints what differs; exit code 1 if anything does. Streams in constant memory, as of one
-    /// instant; safe on a running ledger.
+    /// instant; safe on a running ledger. A budget period whose first entries are archived starts
+    /// from its newest checkpoint; `archive --check` proves the files.
     Verify {
         #[command(flatten)]
         database: DatabaseArgs,
     },
+    /// Archive months that have passed: write them to files, and take them out of the tables.
+    ///
+    /// The journal and the calls lie in months. For each month before the one named, oldest first,
+    /// this writes a CSV file into the directory (journal_entry_2026_03.csv, call_2026_03.csv),
+    /// checks on the way that the entries follow one another, leaves a checkpoint for each budget
+    /// period, from which `verify` goes on, and detaches the month without stopping the service.
+    /// Reservations, their keys and their history stay. A month of calls is taken once every
+    /// reservation made in it has ended.
+    ///
+    /// A detached month is a table of its own until it is dropped; --drop drops it after reading
+    /// its file once more. Interrupted at any point, run it again. Needs the owner of the schema.
+    ///
+    /// Examples:
+    ///   spend-ledger archive --before 2026-04 --to /backup/ledger --dry-run
+    ///   spend-ledger archive --before 2026-04 --to /backup/ledger
+    ///   spend-ledger archive --check /backup/ledger/*.csv
+    #[command(verbatim_doc_comment)]
+    Archive(archive::ArchiveArgs),
     /// Replay a trace of requests against a running service, as its workers would.
     Replay(Box<crate::replay::ReplayArgs>),
     /// Measure the service: what it does in a second, how long that takes, what it costs.
@@ -182,6 +202,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Keys(KeysCommand::Revoke { id, database }) => commands::revoke_key(&database.place(), id).await,
         Command::Fence(args) => fence::fence(args).await,
         Command::Verify { database } => commands::verify(&database.place()).await,
+        Command::Archive(args) => archive::archive(args).await,
         Command::Replay(args) => crate::replay::command(*args).await.map_err(Failure::from),
         Command::Bench(args) => crate::bench::command(*args).await.map_err(Failure::from),
         Command::BenchEmpty => crate::bench::serve_nothing().await.map_err(Failure::from),

@@ -7,6 +7,7 @@
 //! only what depends on the request and the policy.
 
 pub mod apply;
+pub mod archive;
 mod attempts;
 pub mod audit;
 pub mod bare;
@@ -14,6 +15,7 @@ pub mod budgets;
 pub mod calls;
 pub mod cancel;
 pub mod carry;
+mod chain;
 mod charges;
 pub mod close;
 mod database;

@@ -14,9 +14,9 @@ mod embedded {
     refinery::embed_migrations!("migrations");
 }
 
-/// Migrators of one database take turns by this lock. (The money path takes no
-/// advisory lock.)
-const MIGRATION_LOCK: i64 = 0x7370_656e_646c_6467;
+/// Whoever changes the tables of a database, to migrate or to archive, takes turns by
+/// this lock. (The money path takes no advisory lock.)
+pub(super) const MIGRATION_LOCK: i64 = 0x7370_656e_646c_6467;
 /// The oldest Postgres that the statements run on.
 const OLDEST_POSTGRES: i32 = 14;
 const HISTORY: &str = "refinery_schema_history";

@@ -1,8 +1,7 @@
 //! Verify: recompute every balance from the journal and check every invariant of
 //! RULES.md, section 2. Streams in constant memory, all as of one instant, and
-//! names each difference.
-
-use std::collections::BTreeMap;
+//! names each difference. A period whose first entries are archived starts from its
+//! newest checkpoint: what the archived file says is `archive --check`'s to prove.
 
 use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
@@ -11,13 +10,16 @@ use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use super::Error;
-use crate::model::Units;
+use super::chain::{Chain, Entry, Stored};
 
 /// What was looked at.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Budget periods.
     pub periods: u64,
+    /// Those of them whose first entries are archived: they started from a
+    /// checkpoint.
+    pub checkpoints: u64,
     /// Journal entries.
     pub entries: u64,
     /// Reservations.
@@ -57,8 +59,9 @@ pub async fn verify(url: &str, mut report: impl FnMut(&str)) -> Result<Verified,
 
 /// What a database can say by itself, one sentence a row. The first says where a
 /// column holds no number at all; what is computed from it is then not compared.
-const CHECKS: [&str; 9] = [
+const CHECKS: [&str; 10] = [
     include_str!("verify/numbers.sql"),
+    include_str!("verify/checkpoints.sql"),
     include_str!("verify/held_by_reservations.sql"),
     include_str!("verify/entries_of_reservations.sql"),
     include_str!("verify/reservation_versions.sql"),
@@ -69,18 +72,10 @@ const CHECKS: [&str; 9] = [
     include_str!("verify/negative_available.sql"),
 ];
 
-/// One journal entry, or a period without any, in the order of entry numbers.
+/// One journal entry, or a period without any, in the order of entry numbers. What
+/// is not a number is absent.
 #[derive(sqlx::FromRow)]
 struct Line {
-    #[sqlx(flatten)]
-    period: Period,
-    #[sqlx(flatten)]
-    entry: Entry,
-}
-
-/// A budget period as it stands. What is not a number is absent.
-#[derive(sqlx::FromRow)]
-struct Period {
     account: String,
     period_id: Uuid,
     budget: String,
@@ -93,11 +88,8 @@ struct Period {
     period_carried: Option<Decimal>,
     period_entry_no: i64,
     period_last_entry_at: DateTime<Utc>,
-}
-
-/// A journal entry; without a number there is none.
-#[derive(sqlx::FromRow)]
-struct Entry {
+    #[sqlx(flatten)]
+    checkpoint: Checkpoint,
     entry_no: Option<i64>,
     at: Option<DateTime<Utc>>,
     event: Option<String>,
@@ -110,16 +102,29 @@ struct Entry {
     settled: Option<Decimal>,
 }
 
-/// The balances of one period as its entries so far make them.
-struct Running {
-    period: Period,
-    balances: BTreeMap<&'static str, Units>,
-    entry_no: i64,
-    at: Option<DateTime<Utc>>,
+/// Where the period's newest archived month left it; without a number it has none.
+#[derive(sqlx::FromRow)]
+struct Checkpoint {
+    from_entry_no: Option<i64>,
+    from_at: Option<DateTime<Utc>>,
+    from_available: Option<Decimal>,
+    from_reserved: Option<Decimal>,
+    from_liability: Option<Decimal>,
+    from_settled: Option<Decimal>,
+    from_granted: Option<Decimal>,
+    from_limit: Option<Decimal>,
+    from_carried: Option<Decimal>,
 }
 
-/// The buckets, and the two amounts that granted is made of.
-const AMOUNTS: [&str; 7] = ["granted", "available", "reserved", "liability", "settled", "limit", "carried"];
+/// A period, and the chain of its entries so far.
+struct Running {
+    account: String,
+    period_id: Uuid,
+    stored: Stored,
+    entry_no: i64,
+    last_entry_at: DateTime<Utc>,
+    chain: Chain,
+}
 
 async fn verify_journal(
     connection: &mut PgConnection,
@@ -128,20 +133,21 @@ async fn verify_journal(
 ) -> Result<(), Error> {
     let mut lines = sqlx::query_as::<_, Line>(include_str!("verify/journal.sql")).fetch(connection);
     let mut running: Option<Running> = None;
-    while let Some(Line { period, entry }) = lines.try_next().await? {
+    while let Some(line) = lines.try_next().await? {
         let mut current = match running.take() {
-            Some(current) if current.is_of(&period) => current,
+            Some(current) if (&current.account, current.period_id) == (&line.account, line.period_id) => current,
             before => {
                 if let Some(done) = before {
                     done.finish(say);
                 }
                 verified.periods += 1;
-                Running::new(period)
+                verified.checkpoints += u64::from(line.checkpoint.from_entry_no.is_some());
+                Running::new(&line, say)
             }
         };
-        if let Some(number) = entry.entry_no {
+        if let Some(entry) = line.into_entry() {
             verified.entries += 1;
-            current.add(number, &entry, say);
+            current.chain.add(&entry, say);
         }
         running = Some(current);
     }
@@ -151,96 +157,70 @@ async fn verify_journal(
     Ok(())
 }
 
+impl Line {
+    fn into_entry(self) -> Option<Entry> {
+        Some(Entry {
+            number: self.entry_no?,
+            at: self.at,
+            event: self.event,
+            source: self.source,
+            target: self.target,
+            amount: self.amount,
+            available: self.available,
+            reserved: self.reserved,
+            liability: self.liability,
+            settled: self.settled,
+        })
+    }
+}
+
 impl Running {
-    fn new(period: Period) -> Self {
-        let balances = AMOUNTS.into_iter().map(|amount| (amount, Units::ZERO)).collect();
-        Self { period, balances, entry_no: 0, at: None }
-    }
-
-    fn is_of(&self, period: &Period) -> bool {
-        (&self.period.account, self.period.period_id) == (&period.account, period.period_id)
-    }
-
-    fn place(&self) -> String {
-        let owner = if self.period.account.is_empty() { "pool" } else { self.period.account.as_str() };
-        format!("{owner} {} period {}", self.period.budget, self.period.period_id)
-    }
-
-    /// Applies one entry and compares the balances it stores.
-    fn add(&mut self, number: i64, entry: &Entry, say: &mut impl FnMut(String)) {
-        let place = self.place();
-        if number != self.entry_no + 1 {
-            say(format!("{place}: entry {number} follows entry {}", self.entry_no));
-        }
-        self.entry_no = number;
-        if self.at.zip(entry.at).is_some_and(|(before, at)| at < before) {
-            say(format!("{place}: the time of entry {number} is before that of the entry before it"));
-        }
-        self.at = entry.at;
-        let amount = entry.amount.and_then(|amount| Units::from_decimal(amount).ok());
-        match (amount, entry.source.as_deref(), entry.target.as_deref()) {
-            (Some(amount), Some(source), Some(target)) => {
-                // What comes from granted adds to what the buckets add up to.
-                self.change(source, amount, source == "granted");
-                self.change(target, amount, target != "granted");
-                match entry.event.as_deref() {
-                    Some("period_opened" | "limit_raised") => self.change("limit", amount, true),
-                    Some("limit_lowered") => self.change("limit", amount, false),
-                    Some("carried_in") => self.change("carried", amount, true),
-                    Some("given_back") => self.change("carried", amount, false),
-                    _ => {}
-                }
+    fn new(line: &Line, say: &mut impl FnMut(String)) -> Self {
+        let chain = Chain::new(&line.account, &line.budget, line.period_id);
+        let from = &line.checkpoint;
+        let chain = match from.from_entry_no {
+            None => chain,
+            Some(entry_no) => {
+                let stored = Stored {
+                    available: from.from_available,
+                    reserved: from.from_reserved,
+                    liability: from.from_liability,
+                    settled: from.from_settled,
+                    granted: from.from_granted,
+                    limit: from.from_limit,
+                    carried: from.from_carried,
+                };
+                chain.going_on_from(entry_no, from.from_at, &stored, say)
             }
-            _ => say(format!("{place}: entry {number} is no transfer of an amount")),
-        }
-        let stored = [
-            ("available", entry.available),
-            ("reserved", entry.reserved),
-            ("liability", entry.liability),
-            ("settled", entry.settled),
-        ];
-        for (bucket, stored) in stored {
-            self.compare(bucket, stored, &format!("entry {number} stores {bucket}"), say);
-        }
-    }
-
-    fn change(&mut self, amount: &str, by: Units, up: bool) {
-        if let Some(balance) = self.balances.get_mut(amount) {
-            let changed = if up { balance.checked_add(by) } else { balance.checked_sub(by) };
-            // Beyond the range of the columns it differs from any stored balance.
-            *balance = changed.unwrap_or(Units::MAX);
-        }
-    }
-
-    fn compare(&self, amount: &str, stored: Option<Decimal>, what: &str, say: &mut impl FnMut(String)) {
-        let computed = self.balances.get(amount).copied().unwrap_or_default();
-        if stored != Some(computed.get()) {
-            let stored = stored.map_or_else(|| "no number".to_owned(), |stored| stored.normalize().to_string());
-            say(format!("{}: {what} {stored}, its entries make {computed}", self.place()));
+        };
+        let stored = Stored {
+            available: line.period_available,
+            reserved: line.period_reserved,
+            liability: line.period_liability,
+            settled: line.period_settled,
+            granted: line.period_granted,
+            limit: line.period_limit,
+            carried: line.period_carried,
+        };
+        Self {
+            account: line.account.clone(),
+            period_id: line.period_id,
+            stored,
+            entry_no: line.period_entry_no,
+            last_entry_at: line.period_last_entry_at,
+            chain,
         }
     }
 
     /// Compares the period itself.
     fn finish(self, say: &mut impl FnMut(String)) {
-        let place = self.place();
-        let period = &self.period;
-        let stored = [
-            ("available", period.period_available),
-            ("reserved", period.period_reserved),
-            ("liability", period.period_liability),
-            ("settled", period.period_settled),
-            ("granted", period.period_granted),
-            ("limit", period.period_limit),
-            ("carried", period.period_carried),
-        ];
-        for (amount, stored) in stored {
-            self.compare(amount, stored, &format!("{amount} is"), say);
+        let chain = &self.chain;
+        chain.compare_all(&self.stored, "is", say);
+        if self.entry_no != chain.entry_no {
+            say(format!("{}: says {} entries, the journal has {}", chain.place, self.entry_no, chain.entry_no));
         }
-        if period.period_entry_no != self.entry_no {
-            say(format!("{place}: says {} entries, the journal has {}", period.period_entry_no, self.entry_no));
-        }
-        if self.at.is_some_and(|at| at != period.period_last_entry_at) {
-            say(format!("{place}: the time of its last entry is not the one that it says"));
+        if chain.at.is_some_and(|at| at != self.last_entry_at) {
+            say(format!("{}: the time of its last entry is not the one that it says", chain.place));
         }
     }
 }

@@ -39,7 +39,12 @@ async fn not_a_number_is_refused_everywhere() {
     service.ledger.close().await;
     sqlx::raw_sql(
         "insert into pool (name, unit, limit_units, period, timezone, rollover, mode)
-         values ('p', 'transformation', 1, 'day', 'UTC', 'original_period', 'enforce')",
+         values ('p', 'transformation', 1, 'day', 'UTC', 'original_period', 'enforce');
+         insert into journal_checkpoint
+         select account, id, '2026-03-01', 1, last_entry_at, available, reserved, liability, settled, granted, limit_units,
+                carried, sha256('')
+         from budget_period;
+         insert into reservation_checkpoint select account, id, id, '2026-03-01', 0, 0, 0 from reservation",
     )
     .execute(&mut owner)
     .await

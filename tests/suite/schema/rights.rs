@@ -8,8 +8,17 @@ use sqlx::{Connection as _, PgConnection};
 use super::{books, lines, refused};
 use crate::support::server::TestDatabase;
 
-const APPEND_ONLY: [&str; 6] =
-    ["journal_entry", "reservation_event", "audit_entry", "policy_version", "operation_revision", "late_usage"];
+const APPEND_ONLY: [&str; 9] = [
+    "journal_entry",
+    "reservation_event",
+    "audit_entry",
+    "policy_version",
+    "operation_revision",
+    "late_usage",
+    "archived_month",
+    "journal_checkpoint",
+    "reservation_checkpoint",
+];
 
 const SERVICE: &str = "spend_ledger_service";
 const FINANCE: &str = "spend_ledger_finance";
@@ -220,6 +229,9 @@ async fn finance_reads_everything_but_secrets() {
         "call",
         "late_usage",
         "refusal",
+        "archived_month",
+        "journal_checkpoint",
+        "reservation_checkpoint",
     ] {
         lines(&mut owner, &format!("select to_jsonb(t)::text from {table} t")).await;
         let column = &lines(

@@ -108,7 +108,8 @@ impl<'a> Unchanged<'a> {
 /// written down in their own time.
 async fn rows(owner: &mut PgConnection) -> String {
     let tables = "policy_state policy_version provider operation operation_revision plan budget account pool api_key \
-                  audit_entry budget_period reservation reservation_event journal_entry call late_usage";
+                  audit_entry budget_period reservation reservation_event journal_entry call late_usage archived_month \
+                  journal_checkpoint reservation_checkpoint";
     let digests = tables
         .split(' ')
         .map(|table| format!("(select coalesce(md5(string_agg(t::text, '|' order by t::text)), '-') from {table} t)"));
