@@ -16,6 +16,7 @@ mod contract;
 mod crashes;
 mod faults;
 mod grouping;
+mod growth;
 mod histories;
 mod identity;
 mod killed;

@@ -77,11 +77,20 @@ pub struct TestDatabase {
 impl TestDatabase {
     /// A new one, migrated and empty.
     pub async fn new() -> Self {
+        Self::made_from(TEMPLATE).await
+    }
+
+    /// A new one with nothing in it, not even the schema.
+    pub async fn empty() -> Self {
+        Self::made_from("template1").await
+    }
+
+    async fn made_from(template: &str) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let server = tokio::task::spawn_blocking(server).await.unwrap();
         let name = format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let mut connection = PgConnection::connect(&server.url("postgres", OWNER)).await.unwrap();
-        let statement = format!("create database {name} template {TEMPLATE}");
+        let statement = format!("create database {name} template {template}");
         connection.execute(sqlx::AssertSqlSafe(statement)).await.unwrap();
         connection.close().await.unwrap();
         Self { service_url: server.url(&name, SERVICE_LOGIN), owner_url: server.url(&name, OWNER) }
