@@ -7,13 +7,16 @@
 -- hold may have changed since the statement began; it was true at that instant,
 -- and carried only ever comes down, so a serial order with this statement at that
 -- instant exists. A period that is no longer the newest when its lock is granted
--- gets nothing: whoever opened the next one has counted anew.
+-- gets nothing: whoever opened the next one has counted anew. Earlier periods are
+-- read only if the newest one carries something.
 with newest as materialized (
-    select p.*
-    from budget_period p
-    where p.account = $1 and p.budget = $2 and p.member = $3 and p.starts_at <= (select ledger_clock())
-    order by p.starts_at desc
-    limit 1),
+    select n.*
+    from (select p.*
+          from budget_period p
+          where p.account = $1 and p.budget = $2 and p.member = $3 and p.starts_at <= (select ledger_clock())
+          order by p.starts_at desc
+          limit 1) n
+    where n.carried > 0),
 held as materialized (
     select coalesce(sum(p.reserved + p.liability), 0) as units
     from budget_period p

@@ -195,13 +195,26 @@ async fn before_now(transaction: &mut Transaction<'_, Postgres>, key: &Key<'_>) 
 async fn others(transaction: &mut Transaction<'_, Postgres>, key: &Key<'_>) -> Result<Others, sqlx::Error> {
     sqlx::query_as!(
         Others,
+        // Three rows, each found by an index: an hourly budget has thousands in a year.
+        // Periods do not overlap, so only the newest that has begun can be open.
         r#"with instant as materialized (select ledger_clock() as at)
-           select i.at as "at!", coalesce(max(p.ordinal), 0) as "newest_ordinal!",
-                  min(p.starts_at) filter (where p.starts_at > i.at) as next_starts_at,
-                  coalesce(bool_or(p.starts_at <= i.at and (p.ends_at is null or p.ends_at > i.at)), false) as "open!"
-           from instant i
-           left join budget_period p on p.account = $1 and p.budget = $2 and p.member = $3
-           group by i.at"#,
+           select i.at as "at!",
+                  coalesce((select p.ordinal
+                            from budget_period p
+                            where p.account = $1 and p.budget = $2 and p.member = $3
+                            order by p.ordinal desc
+                            limit 1), 0) as "newest_ordinal!",
+                  (select p.starts_at
+                   from budget_period p
+                   where p.account = $1 and p.budget = $2 and p.member = $3 and p.starts_at > i.at
+                   order by p.starts_at
+                   limit 1) as next_starts_at,
+                  coalesce((select p.ends_at is null or p.ends_at > i.at
+                            from budget_period p
+                            where p.account = $1 and p.budget = $2 and p.member = $3 and p.starts_at <= i.at
+                            order by p.starts_at desc
+                            limit 1), false) as "open!"
+           from instant i"#,
         key.account,
         key.budget,
         key.member
@@ -276,10 +289,11 @@ async fn grant(
     let carries = definition.rollover == Rollover::CarryForward && definition.calendar.kind != PeriodKind::Total;
     let limit: Units = definition.limit;
     sqlx::query_scalar!(
+        // Earlier periods are read only by a budget that carries forward.
         "with held as (
-             select case when $7 then coalesce(sum(reserved + liability), 0) else 0 end as units
+             select coalesce(sum(reserved + liability), 0) as units
              from budget_period
-             where account = $1 and budget = $2 and member = $3
+             where $7 and account = $1 and budget = $2 and member = $3
                and starts_at < (select starts_at from budget_period where account = $1 and id = $4))
          select post(array[
              row (1, $1, $4, 'period_opened', $6, $5, 0, 0, 0, $5, 0, null, null, null, null)::posting,
