@@ -6,11 +6,15 @@
 create function void_keys(keys uuid[]) returns setof uuid language plpgsql volatile as $$
 begin
     return query
-        select k.id
-        from api_key k
-        where k.id = any (keys) and (k.revoked_at is not null or k.expires_at <= ledger_clock());
+        select a.id
+        from unnest(keys) as a (id)
+        where a.id is not null
+          and not exists (select
+                          from api_key k
+                          where k.id = a.id and k.revoked_at is null
+                            and (k.expires_at is null or k.expires_at > ledger_clock()));
 end $$;
-comment on function void_keys(uuid[]) is 'Those of these API keys that have been revoked or have expired, at this instant.';
+comment on function void_keys(uuid[]) is 'Those of these API keys that are not valid at this instant: revoked, expired, or not there.';
 
 -- The same, of keys of jobs.
 create function taken_keys(items bigint[], accounts text[], keys text[]) returns setof bigint
@@ -38,7 +42,7 @@ create type weighed as (
 comment on type weighed is 'What became of one wish for a higher ceiling, and the budgets that it saw.';
 
 -- What stands against raising these ceilings, as things are now, and which of them
--- would fit. A refusal takes no lock: what is seen when nothing is locked yet is a
+-- would fit. A refusal locks no period: what is seen when none is locked yet is a
 -- valid state to refuse on.
 create function look_at_extensions(asked extension[], out refused weighed[], out candidates extension[])
     language plpgsql as $$

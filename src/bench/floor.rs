@@ -56,7 +56,7 @@ pub(super) async fn measure(asked: &Floor, rounds: u16) -> Result<Outcome, Bench
     };
     // Its period is open before it is measured.
     ledger.reserve(&context(), &ask("first".to_owned())?).await?;
-    let mut connection = ledger.database().pool().acquire().await?;
+    let mut connection = ledger.database().deciding_pool().acquire().await?;
     for round in 0..rounds {
         series.rounds.push(once(&ledger, &mut connection, asked.times, group, round).await?);
     }

@@ -27,7 +27,8 @@ pub(super) struct ServeArgs {
     /// A policy file that is applied to a database that has no policy yet.
     #[arg(long, value_name = "FILE", env = "SPEND_LEDGER_POLICY")]
     policy: Option<PathBuf>,
-    /// The most connections to the database.
+    /// The most connections to the database: half of them for reserving, extending, calls and
+    /// settling, half for everything else.
     #[arg(long, value_name = "N", env = "SPEND_LEDGER_MAX_CONNECTIONS", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     max_connections: u32,

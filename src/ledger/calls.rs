@@ -96,7 +96,7 @@ impl Grouped for Admission {
     }
 
     fn subject(&self) -> Subject {
-        Subject::Reservation(self.ask.id)
+        Subject::Reservation(self.ask.account.clone(), self.ask.id)
     }
 
     fn send<'a>(
@@ -143,7 +143,7 @@ impl Grouped for Ending {
     }
 
     fn subject(&self) -> Subject {
-        Subject::Reservation(self.ask.id)
+        Subject::Reservation(self.ask.account.clone(), self.ask.id)
     }
 
     fn send<'a>(
@@ -223,7 +223,7 @@ impl Ledger {
         call_id: Uuid,
     ) -> Result<Concluded, Error> {
         let admission = Admission { ask: ask.clone(), units, call_id, by: By::of(context) };
-        let sent = self.groups.admit_call.decide(&self.database, context, admission).await;
+        let sent = self.groups.admit_call.decide(context, admission).await;
         self.conclude(context, target_of(ask), sent).await
     }
 
@@ -250,7 +250,7 @@ impl Ledger {
             audit_id: Uuid::now_v7(),
             by: By::of(context),
         };
-        let sent = self.groups.end_call.decide(&self.database, context, ending).await;
+        let sent = self.groups.end_call.decide(context, ending).await;
         let concluded = self.conclude(context, target, sent).await?;
         let refusal = match (concluded.outcome.as_str(), concluded.refusal()) {
             ("ended" | "repeated", _) => return self.call(concluded, "the end of a call"),

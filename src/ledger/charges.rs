@@ -86,7 +86,7 @@ pub(super) fn exhausted(charges: &[ChargeSeen], units: Units, at: DateTime<Utc>)
     let enforcing = || charges.iter().filter(|charge| charge.enforcing);
     let mut refusing: Vec<&ChargeSeen> = enforcing().filter(|charge| charge.breach(units).is_some()).collect();
     if refusing.is_empty() {
-        // Others of the same statement took the room.
+        // Not to be expected. Then it is told of all that it asked.
         refusing = enforcing().collect();
     }
     let retry = refusing

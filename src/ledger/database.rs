@@ -95,7 +95,8 @@ impl Context {
 pub struct DatabaseOptions {
     /// `postgres://user@host/database`, as sqlx reads it.
     pub url: String,
-    /// The most connections that this process opens.
+    /// The most connections that this process opens: half of them for the statements
+    /// of the busy path, half for everything else; one is for both.
     pub max_connections: u32,
     /// The longest that one statement may run.
     pub statement_timeout: Duration,
@@ -112,10 +113,13 @@ impl DatabaseOptions {
     }
 }
 
-/// A pool of connections. Cheap to clone.
+/// Pools of connections. Cheap to clone.
 #[derive(Clone)]
 pub struct Database {
     pool: PgPool,
+    /// For the statements of the busy path, which are always the same and have one
+    /// plan each: see [`Database::deciding`].
+    deciding: PgPool,
     metrics: Arc<Metrics>,
     /// The longest that one statement is waited for.
     patience: Duration,
@@ -150,15 +154,28 @@ impl Database {
                 // and a wrong estimate would cost them a second.
                 ("jit", "off"),
             ]);
-        let pool = PgPoolOptions::new()
-            .max_connections(options.max_connections)
-            // The context's deadline bounds the wait; this is only a backstop.
-            .acquire_timeout(Duration::from_secs(60))
-            .test_before_acquire(false)
-            .after_connect(|connection, _| Box::pin(refuse_if_not_durable(connection)))
-            .connect_lazy_with(connect);
+        let pool = |connections: u32, connect: PgConnectOptions| {
+            PgPoolOptions::new()
+                .max_connections(connections)
+                // The context's deadline bounds the wait; this is only a backstop.
+                .acquire_timeout(Duration::from_secs(60))
+                .test_before_acquire(false)
+                .after_connect(|connection, _| Box::pin(refuse_if_not_durable(connection)))
+                .connect_lazy_with(connect)
+        };
+        let others = options.max_connections / 2;
+        let (pool, deciding) = match others {
+            0 => {
+                let pool = pool(options.max_connections, connect);
+                (pool.clone(), pool)
+            }
+            others => {
+                let one_plan = connect.clone().options([("plan_cache_mode", "force_generic_plan")]);
+                (pool(others, connect), pool(options.max_connections - others, one_plan))
+            }
+        };
         let patience = options.statement_timeout + GRACE;
-        Ok(Self { pool, metrics, patience, ping_within: patience, grouping: options.grouping })
+        Ok(Self { pool, deciding, metrics, patience, ping_within: patience, grouping: options.grouping })
     }
 
     /// The pool, for reading without a deadline: verify and the schema checks.
@@ -167,10 +184,16 @@ impl Database {
         &self.pool
     }
 
+    /// The pool of [`Database::deciding`], for measuring the statements alone.
+    pub(crate) fn deciding_pool(&self) -> &PgPool {
+        &self.deciding
+    }
+
     /// Lets go of all connections, waiting for those in use, but not for ever: a
     /// server that has gone silent must not keep the service from stopping.
     pub async fn close(&self) {
-        if tokio::time::timeout(CLOSE_WITHIN, self.pool.close()).await.is_err() {
+        let closing = async { tokio::join!(self.pool.close(), self.deciding.close()) };
+        if tokio::time::timeout(CLOSE_WITHIN, closing).await.is_err() {
             tracing::warn!("database connections that did not close have been dropped");
         }
     }
@@ -183,6 +206,16 @@ impl Database {
     /// Counts a statement of a verb that has decided so many items.
     pub(super) fn decided(&self, verb: &'static str, items: usize) {
         self.metrics.decided(verb, items);
+    }
+
+    /// The connections that are kept for the statements of the busy path: half of
+    /// them. Postgres would make a plan for each execution of them, because it takes
+    /// an array of one item for cheaper than one of unknown length; on these
+    /// connections it makes one plan, which takes less than half the time. Nothing
+    /// else is sent on them: a list with a dozen optional filters needs a plan of its
+    /// own, and has no business to wait behind decisions, nor they behind it.
+    pub(super) fn deciding(&self) -> Self {
+        Self { pool: self.deciding.clone(), ..self.clone() }
     }
 
     /// The same pool, for statements that may take longer than a request's.
@@ -212,7 +245,7 @@ impl Database {
     /// All connections of the pool may be dead at once, after a restart.
     fn most_tries(&self, reason: Again) -> u32 {
         match reason {
-            Again::ConnectionLost => self.pool.options().get_max_connections().saturating_add(2),
+            Again::ConnectionLost => self.pool.options().get_max_connections().max(MAX_TRIES).saturating_add(2),
             Again::RolledBack | Again::Deadlock => MAX_TRIES,
         }
     }

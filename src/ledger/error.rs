@@ -25,8 +25,9 @@ pub enum Error {
     /// sent, its outcome is not known.
     #[error("the database is not available: {0}")]
     Unavailable(String),
-    /// All connections of this process are busy. Nothing was sent.
-    #[error("all database connections are busy")]
+    /// All connections of this process are busy, or too many requests wait already.
+    /// Nothing was sent.
+    #[error("too much is waiting for the database already")]
     Overloaded,
     /// The request's deadline passed. If a statement had been sent, its outcome
     /// is not known.

@@ -45,7 +45,7 @@ impl Grouped for Extension {
     }
 
     fn subject(&self) -> Subject {
-        Subject::Reservation(self.extend.id)
+        Subject::Reservation(self.extend.account.clone(), self.extend.id)
     }
 
     fn send<'a>(
@@ -98,7 +98,7 @@ impl Ledger {
 
     async fn extend_once(&self, context: &Context, extend: &Extend) -> Result<Concluded, Error> {
         let extension = Extension { extend: extend.clone(), by: By::of(context) };
-        let sent = self.groups.extend.decide(&self.database, context, extension).await;
+        let sent = self.groups.extend.decide(context, extension).await;
         self.conclude(context, Target { account: &extend.account, id: extend.id, token: Some(&extend.attempt) }, sent)
             .await
     }

@@ -2,45 +2,23 @@
 -- room for the difference. The new ceiling is absolute, so repeating it changes
 -- nothing. Items are decided in the order given; no reservation is in it twice.
 --
--- What is refused, or changes nothing, as things are when the statement begins takes
--- no lock and writes nothing. The rest is decided again under the locks.
---
 -- Lock order: reservations by id, then budget periods by id (in
 -- decide_extensions(), which holds the rules of an extension). Every new value is
--- computed from the locked rows.
+-- computed from the locked rows. The reservation is locked also for a refusal: of
+-- two copies racing the second must not be refused for want of the room that the
+-- first one took. The periods are not.
 with ask as materialized (
     select *
     from unnest($1::text[], $2::uuid[], $3::text[], $4::numeric[], $5::text[], $6::uuid[])
          with ordinality as ask (account, id, token, ceiling, actor, key_id, n)),
-seen as materialized (
-    select a.*, r,
-           case
-               when a.key_id in (select void_keys($6)) then 'unauthenticated'
-               when r.attempt_token is distinct from a.token then 'stale_attempt'
-               when r.state <> 'active' then 'not_active'
-               when a.ceiling <= r.ceiling then 'unchanged'
-               else 'asked'
-           end as outcome
-    from ask a
-    join reservation r on r.account = a.account and r.id = a.id),
-look as materialized (
-    select l.refused, array(select c.n from unnest(l.candidates) c) as fit
-    from (select array_agg(row (s.n, s.r, s.ceiling)::extension order by s.n) as asked
-          from seen s
-          where s.outcome = 'asked'
-          having count(*) > 0) a
-    cross join lateral look_at_extensions(a.asked) l),
 locked as materialized (
-    select s.n, s.token, s.ceiling, r
-    from (select array_agg(s.account) as accounts, array_agg(s.id) as ids
-          from seen s
-          where s.n = any (array(select unnest(fit) from look))
-          having count(*) > 0) f
-    cross join lateral lock_reservations(f.accounts, f.ids) r
-    join seen s on s.account = r.account and s.id = r.id),
+    select a.n, a.token, a.ceiling, a.actor, a.key_id, r
+    from ask a
+    join lock_reservations($1, $2) r on r.account = a.account and r.id = a.id),
 wanted as materialized (
     select l.*,
            case
+               when l.key_id in (select void_keys($6)) then 'unauthenticated'
                when (l.r).attempt_token is distinct from l.token then 'stale_attempt'
                when (l.r).state <> 'active' then 'not_active'
                when l.ceiling <= (l.r).ceiling then 'unchanged'
@@ -49,17 +27,17 @@ wanted as materialized (
     from locked l),
 decided as materialized (
     select d.*
-    from look
-    cross join (select coalesce(array_agg(row (w.n, w.r, w.ceiling)::extension order by w.n), '{}') as asked
-                from wanted w
-                where w.outcome = 'asked') a
-    cross join lateral decide_extensions(a.asked, look.refused) d),
+    from (select array_agg(row (w.n, w.r, w.ceiling)::extension order by w.n) as asked
+          from wanted w
+          where w.outcome = 'asked'
+          having count(*) > 0) a
+    cross join lateral look_at_extensions(a.asked) l
+    cross join lateral decide_extensions(l.candidates, l.refused) d),
 verdict as materialized (
-    select s.n, coalesce(w.r, s.r) as r, s.ceiling, s.actor, coalesce(d.outcome, w.outcome, s.outcome) as outcome,
+    select w.n, w.r, w.ceiling, w.actor, coalesce(d.outcome, w.outcome) as outcome,
            d.units, d.max_units, d.observing, d.charges
-    from seen s
-    left join wanted w on w.n = s.n
-    left join decided d on d.n = s.n),
+    from wanted w
+    left join decided d on d.n = w.n),
 kept as materialized (
     select k.n, k.r
     from (select array_agg(row (v.n, v.r, jsonb_build_object('ceiling', v.ceiling), 'extend', v.actor,

@@ -6,13 +6,16 @@
 //! only after the commit. The statement decides its items in the order in which they
 //! came, so that they come out as if they had been sent one by one.
 //!
-//! A verb has [`LANES`] statements in flight at most, and one account is in one of
-//! them at a time: its requests stay in order, and an account that asks too much is
-//! in the way of its own requests only.
+//! A verb has [`LANES`] statements in flight at most. Verbs that change the same rows
+//! take [`Turns`]: an account is in one statement at a time, so that its requests stay
+//! in order, statements seldom wait for each other's locks, and an account that asks
+//! too much is in the way of its own requests only.
+
+mod turns;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -24,6 +27,8 @@ use uuid::Uuid;
 use super::database::run;
 use super::{Context, Database, Error};
 use crate::model::Name;
+pub(super) use turns::Turns;
+use turns::{Accounts, Verb};
 
 /// How many statements of one verb are in flight at most. The second one is for
 /// other accounts than those of the first.
@@ -80,8 +85,8 @@ pub(super) trait Numbered {
 /// What a request is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
-    /// This reservation.
-    Reservation(Uuid),
+    /// This reservation, as this account names it.
+    Reservation(Name, Uuid),
     /// The job with this key.
     Job(Name, String),
 }
@@ -96,13 +101,16 @@ type Answer<V> = Result<Option<V>, Error>;
 
 /// The requests of one verb that wait.
 pub(super) struct Group<T: Grouped> {
-    queue: Arc<Mutex<Queue<T>>>,
+    database: Database,
+    shared: Arc<Shared<T>>,
 }
 
-impl<T: Grouped> Default for Group<T> {
-    fn default() -> Self {
-        Self { queue: Arc::default() }
-    }
+/// What a verb's requests and its lanes share.
+struct Shared<T: Grouped> {
+    queue: Mutex<Queue<T>>,
+    turns: Arc<Turns>,
+    /// Which of the verbs that share the turns this one is.
+    verb: Verb,
 }
 
 struct Queue<T: Grouped> {
@@ -110,36 +118,60 @@ struct Queue<T: Grouped> {
     /// How many of those are whose.
     waiting_of: HashMap<Name, usize>,
     lanes: usize,
-    /// The accounts that are in a statement in flight.
-    in_flight: HashSet<Name>,
-}
-
-impl<T: Grouped> Default for Queue<T> {
-    fn default() -> Self {
-        Self { waiting: VecDeque::new(), waiting_of: HashMap::new(), lanes: 0, in_flight: HashSet::new() }
-    }
 }
 
 /// A request that waits, and who is told.
 struct Place<T: Grouped> {
     item: Arc<T>,
+    /// Its place among those of all the verbs that share the turns.
+    number: u64,
     deadline: Instant,
     answer: oneshot::Sender<Answer<T::Verdict>>,
 }
 
+/// How a request is to be decided.
+enum Joined<T: Grouped> {
+    /// At once, by whoever asks, who keeps the lane while it is in flight.
+    Alone(Lane<T>),
+    /// By the next statement.
+    Waiting(oneshot::Receiver<Answer<T::Verdict>>),
+}
+
 impl<T: Grouped> Group<T> {
+    /// A verb that takes turns with the others that have been given the same.
+    pub(super) fn new(database: &Database, turns: &Arc<Turns>) -> Self {
+        let (database, waker) = (database.clone(), database.clone());
+        let shared = Arc::new_cyclic(|own: &Weak<Shared<T>>| {
+            let own = own.clone();
+            let verb = turns.take_part(Arc::new(move || {
+                if let Some(shared) = own.upgrade() {
+                    Shared::wake(&shared, &waker);
+                }
+            }));
+            let queue = Queue { waiting: VecDeque::new(), waiting_of: HashMap::new(), lanes: 0 };
+            Shared { queue: Mutex::new(queue), turns: Arc::clone(turns), verb }
+        });
+        Self { database, shared }
+    }
+
     /// Has this item decided, together with others that wait.
     ///
     /// # Errors
     ///
     /// `Overloaded` if too many wait; what went wrong with the statement.
-    pub(super) async fn decide(&self, database: &Database, context: &Context, item: T) -> Answer<T::Verdict> {
+    pub(super) async fn decide(&self, context: &Context, item: T) -> Answer<T::Verdict> {
         let item = Arc::new(item);
-        if !database.grouping() {
-            return send_all(database, context.deadline, &[item]).await.pop().unwrap_or_else(lost);
+        if !self.database.grouping() {
+            return send_all(&self.database, context.deadline, &[item]).await.pop().unwrap_or_else(lost);
         }
-        let (answer, told) = oneshot::channel();
-        self.join(database, Place { item, deadline: context.deadline, answer })?;
+        let told = match self.join(context.deadline, &item)? {
+            Joined::Waiting(told) => told,
+            Joined::Alone(lane) => {
+                let answer = send_all(&self.database, context.deadline, &[item]).await.pop();
+                drop(lane);
+                return answer.unwrap_or_else(lost);
+            }
+        };
         // Its statement gives up at the same moment, and knows why.
         match tokio::time::timeout_at(context.deadline + GRACE, told).await {
             Ok(Ok(answer)) => answer,
@@ -148,25 +180,52 @@ impl<T: Grouped> Group<T> {
         }
     }
 
-    fn join(&self, database: &Database, place: Place<T>) -> Result<(), Error> {
-        let mut queue = locked(&self.queue);
-        let of_account = queue.waiting_of.get(place.item.account()).copied().unwrap_or(0);
+    fn join(&self, deadline: Instant, item: &Arc<T>) -> Result<Joined<T>, Error> {
+        let account = item.account();
+        let mut queue = self.shared.queue();
+        if queue.lanes < LANES && queue.waiting.is_empty() && self.shared.turns.take_if_free(account) {
+            queue.lanes += 1;
+            return Ok(Joined::Alone(self.shared.lane(&self.database, vec![account.clone()])));
+        }
+        let of_account = queue.waiting_of.get(account).copied().unwrap_or(0);
         if queue.waiting.len() >= MAX_WAITING || of_account >= MAX_WAITING_OF_ACCOUNT {
             return Err(Error::Overloaded);
         }
-        queue.waiting_of.insert(place.item.account().clone(), of_account + 1);
-        queue.waiting.push_back(place);
-        if queue.lanes < LANES {
-            queue.lanes += 1;
-            tokio::spawn(run_lane(Arc::clone(&self.queue), database.clone()));
+        let (answer, told) = oneshot::channel();
+        let number = self.shared.turns.arrive(account, self.shared.verb);
+        queue.waiting_of.insert(account.clone(), of_account + 1);
+        queue.waiting.push_back(Place { item: Arc::clone(item), number, deadline, answer });
+        drop(queue);
+        Shared::wake(&self.shared, &self.database);
+        Ok(Joined::Waiting(told))
+    }
+}
+
+impl<T: Grouped> Shared<T> {
+    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
+        // Nothing between a lock and its release leaves the queue half changed.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lane, with the accounts that it has in flight already.
+    fn lane(self: &Arc<Self>, database: &Database, accounts: Vec<Name>) -> Lane<T> {
+        let begun = !accounts.is_empty();
+        Lane { shared: Arc::clone(self), database: database.clone(), accounts, begun, ended: false }
+    }
+
+    /// Starts a lane if somebody waits and there may be another one. (Outside of the
+    /// lock: a runtime that shuts down drops what is spawned at once, and with it the
+    /// lane.)
+    fn wake(shared: &Arc<Self>, database: &Database) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if shared.queue().add_lane() {
+            runtime.spawn(run_lane(shared.lane(database, Vec::new())));
         }
-        Ok(())
     }
 }
 
 /// Sends one group after the other, until nobody waits whom it could send.
-async fn run_lane<T: Grouped>(queue: Arc<Mutex<Queue<T>>>, database: Database) {
-    let mut lane = Lane { queue, accounts: Vec::new(), ended: false };
+async fn run_lane<T: Grouped>(mut lane: Lane<T>) {
     loop {
         let places = lane.next();
         if places.is_empty() {
@@ -174,7 +233,8 @@ async fn run_lane<T: Grouped>(queue: Arc<Mutex<Queue<T>>>, database: Database) {
         }
         let until = places.iter().map(|place| place.deadline).max().unwrap_or_else(Instant::now);
         let items: Vec<Arc<T>> = places.iter().map(|place| Arc::clone(&place.item)).collect();
-        let answers = send_all(&database, until, &items).await;
+        let answers = send_all(&lane.database, until, &items).await;
+        lane.free();
         for (place, answer) in places.into_iter().zip(answers) {
             // Whoever asked may have gone.
             let _ = place.answer.send(answer);
@@ -183,10 +243,14 @@ async fn run_lane<T: Grouped>(queue: Arc<Mutex<Queue<T>>>, database: Database) {
 }
 
 /// The right to have a statement in flight, and the accounts that are in it.
-/// Dropped, also by a panic, it makes way for others.
+/// Dropped, by who has been decided alone, or by a panic, it makes way for those who
+/// have come to wait.
 struct Lane<T: Grouped> {
-    queue: Arc<Mutex<Queue<T>>>,
+    shared: Arc<Shared<T>>,
+    database: Database,
     accounts: Vec<Name>,
+    /// Whether it has ever had anything to send.
+    begun: bool,
     ended: bool,
 }
 
@@ -194,74 +258,107 @@ impl<T: Grouped> Lane<T> {
     /// The next group. None wait whom this lane could send: then it has ended,
     /// decided under the same lock as who joins, so that nobody is left waiting.
     fn next(&mut self) -> Vec<Place<T>> {
-        let mut queue = locked(&self.queue);
-        for account in self.accounts.drain(..) {
-            queue.in_flight.remove(&account);
-        }
-        let places = queue.take();
+        self.begun = true;
+        let shared = Arc::clone(&self.shared);
+        let mut queue = shared.queue();
+        let Taken { places, accounts, gone } = queue.take(&shared);
+        self.accounts = accounts;
         if places.is_empty() {
             queue.lanes = queue.lanes.saturating_sub(1);
             self.ended = true;
         }
-        let accounts: HashSet<&Name> = places.iter().map(|place| place.item.account()).collect();
-        self.accounts = accounts.into_iter().cloned().collect();
-        queue.in_flight.extend(self.accounts.iter().cloned());
+        drop(queue);
+        // Those that did not wait for it may have kept others waiting.
+        shared.turns.wake_next(&gone);
         places
+    }
+
+    /// Lets the next statement of the accounts begin, of whatever verb.
+    fn free(&mut self) {
+        let accounts = std::mem::take(&mut self.accounts);
+        self.shared.turns.free(&accounts);
     }
 }
 
 impl<T: Grouped> Drop for Lane<T> {
     fn drop(&mut self) {
-        if self.ended {
-            return;
+        self.free();
+        if !self.ended {
+            let mut queue = self.shared.queue();
+            queue.lanes = queue.lanes.saturating_sub(1);
+            drop(queue);
+            // One that has not even begun was dropped by a runtime that shuts down: so
+            // would be its successor.
+            if self.begun {
+                Shared::wake(&self.shared, &self.database);
+            }
         }
-        let mut queue = locked(&self.queue);
-        for account in self.accounts.drain(..) {
-            queue.in_flight.remove(&account);
-        }
-        queue.lanes = queue.lanes.saturating_sub(1);
     }
 }
 
+/// Who is sent together.
+struct Taken<T: Grouped> {
+    places: Vec<Place<T>>,
+    /// Whose they are.
+    accounts: Vec<Name>,
+    /// Whose requests have gone, or were too late to be sent.
+    gone: Vec<Name>,
+}
+
 impl<T: Grouped> Queue<T> {
+    /// Whether there is work for another lane, which is counted then.
+    fn add_lane(&mut self) -> bool {
+        let wanted = self.lanes < LANES && !self.waiting.is_empty();
+        if wanted {
+            self.lanes += 1;
+        }
+        wanted
+    }
+
     /// Takes who can be sent together now, in the order in which they came. Who has
-    /// to wait (its account is in flight, or its subject is in this group already)
+    /// to wait (it is not its account's turn, or its subject is in this group already)
     /// makes those of the same account behind it wait too.
-    fn take(&mut self) -> Vec<Place<T>> {
-        let mut group: Vec<Place<T>> = Vec::new();
+    fn take(&mut self, shared: &Shared<T>) -> Taken<T> {
+        let mut turns = shared.turns.accounts();
+        let mut taken: Taken<T> = Taken { places: Vec::new(), accounts: Vec::new(), gone: Vec::new() };
         let mut subjects = HashSet::new();
         let mut behind: HashSet<Name> = HashSet::new();
         let mut waiting = VecDeque::with_capacity(self.waiting.len());
         let now = Instant::now();
         while let Some(place) = self.waiting.pop_front() {
+            let account = place.item.account();
             if place.answer.is_closed() || place.deadline <= now {
-                self.leaves(place.item.account());
+                self.leaves(&mut turns, account, place.number, shared.verb);
+                taken.gone.push(account.clone());
+                // Whoever asked may have gone.
+                let _ = place.answer.send(Err(Error::DeadlineExceeded("nothing was sent to the database")));
                 continue;
             }
-            if group.len() >= MAX_ITEMS {
+            if taken.places.len() >= MAX_ITEMS {
                 waiting.push_back(place);
                 break;
             }
-            let account = place.item.account();
-            let fits = group.first().is_none_or(|first| first.item.goes_with(&place.item));
-            if !fits
-                || behind.contains(account)
-                || self.in_flight.contains(account)
-                || !subjects.insert(place.item.subject())
-            {
+            let its_turn = taken.accounts.contains(account) || turns.is_next(account, shared.verb);
+            let fits = taken.places.first().is_none_or(|first| first.item.goes_with(&place.item));
+            if behind.contains(account) || !its_turn || !fits || !subjects.insert(place.item.subject()) {
                 behind.insert(account.clone());
                 waiting.push_back(place);
                 continue;
             }
-            self.leaves(account);
-            group.push(place);
+            if !taken.accounts.contains(account) {
+                turns.begin(account);
+                taken.accounts.push(account.clone());
+            }
+            self.leaves(&mut turns, account, place.number, shared.verb);
+            taken.places.push(place);
         }
         waiting.append(&mut self.waiting);
         self.waiting = waiting;
-        group
+        taken
     }
 
-    fn leaves(&mut self, account: &Name) {
+    fn leaves(&mut self, turns: &mut Accounts, account: &Name, number: u64, verb: Verb) {
+        turns.leave(account, number, verb);
         if let Some(waiting) = self.waiting_of.get_mut(account) {
             *waiting = waiting.saturating_sub(1);
             if *waiting == 0 {
@@ -269,11 +366,6 @@ impl<T: Grouped> Queue<T> {
             }
         }
     }
-}
-
-fn locked<T: Grouped>(queue: &Mutex<Queue<T>>) -> MutexGuard<'_, Queue<T>> {
-    // Nothing between a lock and its release leaves the queue half changed.
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn lost<V>() -> Answer<V> {
@@ -316,6 +408,7 @@ async fn send_all<T: Grouped>(database: &Database, until: Instant, items: &[Arc<
 /// Sends one statement, again if a key raced.
 async fn send<T: Grouped>(database: &Database, until: Instant, items: &[Arc<T>]) -> Result<Vec<T::Verdict>, Error> {
     let context = Context { deadline: until, ..Context::system("group") };
+    let database = database.deciding();
     for _ in 0..MAX_RACES {
         let verdicts = run!(database, &context, |connection| {
             match T::send(connection, items).await {

@@ -1,7 +1,8 @@
 //! What this process remembers of what never changes: who a worker's key stands
-//! for, whose a reservation is, and what it was estimated by. Nothing that money
-//! depends on: whether the key is still valid is for the deciding statement to see,
-//! and of a reservation neither state nor amounts are here.
+//! for, whose a reservation is, and the revision of the cost map that it was estimated
+//! by (revisions are only ever added). Nothing that can become stale: whether the key
+//! is still valid is for the deciding statement to see, and of a reservation neither
+//! state nor amounts are here.
 
 use std::sync::Arc;
 

@@ -79,7 +79,6 @@ pub struct Ledger {
 }
 
 /// The requests that wait, by verb.
-#[derive(Default)]
 struct Groups {
     reserve: Group<reserve::Item>,
     renew: Group<renew::Renewal>,
@@ -87,6 +86,23 @@ struct Groups {
     admit_call: Group<calls::Admission>,
     end_call: Group<calls::Ending>,
     settle: Group<settle::Settlement>,
+}
+
+impl Groups {
+    fn new(database: &Database) -> Self {
+        // These change the account's budget periods, whose rows are the busy ones. A
+        // renewal and a call within the ceiling change only their reservation; a call
+        // that raises the ceiling may meet the others at a lock.
+        let periods = Arc::default();
+        Self {
+            reserve: Group::new(database, &periods),
+            renew: Group::new(database, &Arc::default()),
+            extend: Group::new(database, &periods),
+            admit_call: Group::new(database, &Arc::default()),
+            end_call: Group::new(database, &periods),
+            settle: Group::new(database, &periods),
+        }
+    }
 }
 
 /// Who has asked for one item of a statement.
@@ -110,13 +126,14 @@ impl Ledger {
     pub async fn open(database: Database, metrics: Arc<Metrics>) -> Result<Self, Error> {
         let loaded = policy::load(&database, &Context::system("start")).await?;
         let refusals = Recorder::start(database.clone(), Arc::clone(&metrics));
+        let groups = Arc::new(Groups::new(&database));
         Ok(Self {
             database,
             policy: Arc::new(ArcSwap::from_pointee(loaded)),
             reading: Arc::default(),
             refusals,
             metrics,
-            groups: Arc::default(),
+            groups,
             openings: Arc::default(),
             known: Arc::default(),
             counted: Arc::default(),

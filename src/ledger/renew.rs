@@ -41,7 +41,7 @@ impl Grouped for Renewal {
     }
 
     fn subject(&self) -> Subject {
-        Subject::Reservation(self.renew.id)
+        Subject::Reservation(self.renew.account.clone(), self.renew.id)
     }
 
     fn send<'a>(
@@ -73,7 +73,7 @@ impl Ledger {
     /// `StaleAttempt`, `NotFound`, or the world.
     pub async fn renew(&self, context: &Context, renew: &Renew) -> Result<Reservation, Error> {
         let renewal = Renewal { renew: renew.clone(), by: By::of(context) };
-        let sent = self.groups.renew.decide(&self.database, context, renewal).await;
+        let sent = self.groups.renew.decide(context, renewal).await;
         let concluded = self
             .conclude(context, Target { account: &renew.account, id: renew.id, token: Some(&renew.attempt) }, sent)
             .await?;

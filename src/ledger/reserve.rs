@@ -114,7 +114,7 @@ impl Ledger {
         let opened = self.openings.so_far(&reserve.account);
         let item = Item::new(context, reserve, policy, estimate)?;
         let admission = item.admission().clone();
-        let Some(verdict) = self.groups.reserve.decide(&self.database, context, item).await? else {
+        let Some(verdict) = self.groups.reserve.decide(context, item).await? else {
             return Err(Error::Unexpected("a reservation was not decided".to_owned()));
         };
         let charges = &verdict.charges.0;

@@ -45,7 +45,7 @@ charge as materialized (
         limit 1) p on p.ends_at is null or p.ends_at > begun.at),
 -- Decided without a lock.
 look as materialized (
-    select a.n, a.account, a.estimate,
+    select a.n, a.account, a.key_id, a.estimate,
            case
                when a.key_id in (select void_keys($26)) then 'unauthenticated'
                when (select version from policy_state) <> $24 then 'policy_changed'
@@ -102,6 +102,7 @@ decision as materialized (
     select l.n, l.estimate,
            case
                when l.outcome <> 'fits' then l.outcome
+               when l.key_id in (select void_keys($26)) then 'unauthenticated'
                when d.policy_version <> $24 then 'policy_changed'
                when l.n in (select n from room where ended) then 'period_missing'
                when l.n in (select n from admitted) then 'admitted'
@@ -159,7 +160,8 @@ posted as materialized (
     join charge c on c.n = a.n
     where a.estimate > 0
     having count(*) > 0),
--- Each item saw its budgets less what those before it in this statement took.
+-- Each item saw its budgets, as they were when it was decided (under the lock, or
+-- when the statement began), less what those before it in this statement took.
 seen as materialized (
     select c.n,
            jsonb_agg(jsonb_build_object(
@@ -175,7 +177,8 @@ seen as materialized (
           join verdict v on v.n = c.n
           window before as (partition by c.owner, c.period_id order by c.n
                             rows between unbounded preceding and 1 preceding)) c
-    left join locked p on p.account = c.owner and p.id = c.period_id
+    join look l on l.n = c.n
+    left join locked p on l.outcome = 'fits' and p.account = c.owner and p.id = c.period_id
     group by c.n)
 select v.n as "n!", v.outcome as "outcome!", d.at as "at!",
        coalesce(s.charges, '[]') as "charges!: Json<Vec<ChargeSeen>>"

@@ -67,7 +67,7 @@ impl Grouped for Settlement {
     }
 
     fn subject(&self) -> Subject {
-        Subject::Reservation(self.settle.id)
+        Subject::Reservation(self.settle.account.clone(), self.settle.id)
     }
 
     fn send<'a>(
@@ -112,7 +112,7 @@ impl Ledger {
             None => None,
         };
         let settlement = Settlement::new(context, settle, units);
-        let sent = self.groups.settle.decide(&self.database, context, settlement).await;
+        let sent = self.groups.settle.decide(context, settlement).await;
         let concluded = self.conclude(context, target, sent).await?;
         let refusal = match concluded.outcome.as_str() {
             "settled" | "repeated" => return Ok(concluded.reservation),

@@ -133,7 +133,10 @@ impl Ledger {
     ) -> Result<Concluded, Error> {
         let verdict = match sent {
             Ok(Some(verdict)) => verdict,
-            Ok(None) => return Err(Refusal::NotFound("reservation").into()),
+            Ok(None) => {
+                self.still_valid(context).await?;
+                return Err(Refusal::NotFound("reservation").into());
+            }
             Err(Error::Refused(refusal)) => return Err(self.refuse(context, target, refusal).await),
             Err(error) => return Err(error),
         };

@@ -4,12 +4,15 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use reqwest::Method;
+use serde_json::json;
 use spend_ledger::ledger::keys::NewKey;
 use spend_ledger::ledger::{Context, Error};
 use spend_ledger::model::role::{Accounts, Role};
 use tokio::time::Instant;
 
 use super::{context, grouped, reserve};
+use crate::support::contention::HeldLock;
 use crate::support::server::TestDatabase;
 use crate::support::{NORTHSTAR, Service};
 
@@ -41,42 +44,58 @@ async fn revoked_in_the_middle_of_a_group() {
     assert_eq!(service.books().await.periods, ["northstar daily : 100 80 20 0 0"]);
 }
 
-/// At once, for every verb that does not ask the database first, at a process that
-/// has just recognised the key.
+/// At once, for every verb that does not ask the database first, each with a key of
+/// its own that the process has recognised a moment ago.
 #[tokio::test]
 async fn revoked_for_every_verb() {
     let service = service().await;
-    let worker = service.worker(&["northstar"]).await;
-    let job = worker.reserve_bulk("job", "10").await.expect(201);
-    let call = worker.call(&job, "call", "2").await.expect(201);
+    let owner = service.worker(&["northstar"]).await;
+    let job = owner.reserve_bulk("job", "10").await.expect(201);
+    owner.call(&job, "call", "2").await.expect(201);
     let before = service.books().await;
-    let key = service.database.lines("select id::text from api_key where role = 'worker'").await.remove(0);
-    service.ledger.revoke_key(&context(), key.parse().unwrap()).await.unwrap();
-    let id = job.id();
-    let refused = [
-        worker.reserve_bulk("another", "1").await,
+    let (id, token) = (job.id(), job.token());
+    let on = |verb: &str| format!("/v1/reservations/{id}{verb}");
+    let nowhere = format!("/v1/reservations/{}/settle", uuid::Uuid::now_v7());
+    let reserve = |operation: &str, units: u32| json!({"operation": operation, "units": units, "holder": "w-1"});
+    let asked = [
+        ("another", "/v1/reservations".to_owned(), reserve("bulk", 1)),
         // A repeat, a refusal by policy and one by room tell it nothing either.
-        worker.reserve_bulk("job", "10").await,
-        worker.reserve("nothing", serde_json::json!({"operation": "nothing", "units": 1})).await,
-        worker.reserve_bulk("too much", "99").await,
-        worker.post(&format!("/v1/reservations/{id}/renew"), serde_json::json!({"attempt": job.token()})).await,
-        worker.extend(&job, "20").await,
-        worker.call(&job, "another", "1").await,
-        worker.settle_call(&job, "call", "1").await,
-        worker.settle(&job, "5").await,
-        worker
-            .post(
-                &format!("/v1/reservations/{}/settle", uuid::Uuid::now_v7()),
-                serde_json::json!({"attempt": "1.x", "units": 1}),
-            )
-            .await,
+        ("job", "/v1/reservations".to_owned(), reserve("bulk", 10)),
+        ("nothing", "/v1/reservations".to_owned(), reserve("nothing", 1)),
+        ("too much", "/v1/reservations".to_owned(), reserve("bulk", 99)),
+        ("", on("/renew"), json!({"attempt": token})),
+        ("", on("/extend"), json!({"attempt": token, "ceiling": 20})),
+        ("", on("/calls"), json!({"attempt": token, "call": "another", "units": 1})),
+        ("", on("/calls/call/settle"), json!({"attempt": token, "units": 1})),
+        ("", on("/settle"), json!({"attempt": token, "units": 5})),
+        ("", nowhere, json!({"attempt": token, "units": 1})),
     ];
-    for answer in refused {
-        let code = answer.problem(401, "unauthenticated");
-        assert!(code.body.get("reservation").is_none());
+    for (key, path, body) in asked {
+        let worker = service.worker(&["northstar"]).await;
+        worker.renew(&job, 60).await.expect(200);
+        let newest = "select id::text from api_key order by id desc limit 1";
+        let newest = service.database.lines(newest).await.remove(0);
+        service.ledger.revoke_key(&context(), newest.parse().unwrap()).await.unwrap();
+        let request = worker.request(Method::POST, &path).header("idempotency-key", key.replace(' ', "-"));
+        let refused = worker.send(request.json(&body)).await.problem(401, "unauthenticated");
+        assert!(refused.body.get("reservation").is_none(), "{path}");
     }
-    drop(call);
     assert_eq!(service.books().await, before);
+}
+
+/// Also while its request waits for a lock.
+#[tokio::test]
+async fn revoked_while_it_waits() {
+    let service = service().await;
+    let worker = service.worker(&["northstar"]).await;
+    worker.reserve_bulk("first", "10").await.expect(201);
+    let held = HeldLock::hold(&service.database, "select from budget_period for update").await;
+    let waiting = tokio::spawn(async move { worker.reserve_bulk("second", "10").await });
+    service.waiting_for_a_lock(1).await;
+    service.database.execute("update api_key set revoked_at = ledger_clock()").await;
+    held.release().await;
+    waiting.await.unwrap().problem(401, "unauthenticated");
+    assert_eq!(service.books().await.periods, ["northstar daily : 100 90 10 0 0"]);
 }
 
 #[tokio::test]

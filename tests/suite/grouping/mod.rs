@@ -52,8 +52,9 @@ fn reserve(account: &str, key: &str, operation: &str, amount: &str) -> Reserve {
     Reserve { account: name(account), key: key.to_owned(), request, holder: "w".to_owned(), lease_seconds: 60 }
 }
 
-/// Sends them all before any is decided: the runtime of a test has one thread, so
-/// that the statement is formed when the last of them waits.
+/// Sends them all before any is decided: the runtime of a test has one thread. The
+/// first finds the verb idle and is sent alone; the others wait, and are decided
+/// together, but for those of other accounts, which need not wait for it.
 async fn together(ledger: &Ledger, asked: &[Reserve]) -> Vec<Result<Reserved, Error>> {
     let context = context();
     futures_util::future::join_all(asked.iter().map(|reserve| ledger.reserve(&context, reserve))).await

@@ -22,7 +22,7 @@ struct Storm {
 impl Storm {
     /// On a reservation of so many units for calls.
     async fn over(policy: &str, units: &str) -> Self {
-        let options = || Options { max_connections: 26, ..Options::sessions() };
+        let options = || Options { max_connections: 56, ..Options::sessions() };
         let service = Service::on(TestDatabase::new().await, options()).await;
         service.apply(policy).await;
         let other = Service::on(service.database.clone(), options()).await;

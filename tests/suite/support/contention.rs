@@ -23,7 +23,7 @@ impl Replicas {
 
     /// Each request with a statement, and so a session, of its own.
     pub async fn with_sessions(database: &TestDatabase, count: usize) -> Self {
-        Self::start_with(database, count, &["--grouping", "off"]).await
+        Self::start_with(database, count, &["--grouping", "off", "--max-connections", "40"]).await
     }
 
     async fn start_with(database: &TestDatabase, count: usize, more: &[&str]) -> Self {

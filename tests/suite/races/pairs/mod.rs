@@ -79,7 +79,7 @@ impl Stage {
     /// With another reservation that leaves the account 15 beside one of 40.
     async fn new() -> Self {
         let turn = TURN.acquire().await.unwrap();
-        let options = || Options { max_connections: AT_ONCE as u32 + 2, ..Options::sessions() };
+        let options = || Options { max_connections: AT_ONCE as u32 * 2 + 4, ..Options::sessions() };
         let service = Service::on(TestDatabase::new().await, options()).await;
         service.apply(NORTHSTAR).await;
         let other = Service::on(service.database.clone(), options()).await;
