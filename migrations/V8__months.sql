@@ -10,6 +10,16 @@
 -- place, whatever the clocks say. There is no default partition: with one, nothing
 -- can be detached while the ledger is in use.
 
+-- Who may make tables in this schema could make one that has the name of a month to
+-- come. Postgres 15 allows that to nobody but the schema's owner; before, and where
+-- it was brought along from before, to everybody. Where it is not ours to take away,
+-- a table of somebody else's is still not taken for a month (attach_stretch()).
+do $$ begin
+    revoke create on schema public from public;
+exception
+    when insufficient_privilege then null;
+end $$;
+
 create function first_id_of(at timestamptz) returns uuid language sql immutable parallel safe
     return (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid;
 comment on function first_id_of(timestamptz) is 'The smallest UUIDv7 of this millisecond: where ids of a time begin.';
@@ -113,9 +123,16 @@ create function attach_stretch(parent text, stretch text, starts timestamptz, en
     language plpgsql
     set search_path = public, pg_temp set timezone = 'UTC' set datestyle = 'ISO' as $$
 begin
-    if to_regclass(stretch) is null then
+    if to_regclass(format('%I', stretch)) is null then
         execute format('create table %I (like %I including defaults including constraints including comments)',
                        stretch, parent);
+    elsif not exists (select from pg_class c
+                      join pg_class p on p.oid = parent::regclass and p.relowner = c.relowner
+                      where c.oid = to_regclass(format('%I', stretch)) and c.relkind = 'r'
+                        and c.relnamespace = p.relnamespace and not c.relispartition) then
+        -- Whoever owns it could change what is in it, or have code run by who reads it.
+        raise exception '% is there, and is not the owner''s own table: it cannot become a stretch of %', stretch, parent
+            using errcode = 'duplicate_table';
     end if;
     perform guard_stretch(parent, stretch);
     execute format('alter table %I attach partition %I for values from (%s) to (%s)', parent, stretch,
@@ -140,12 +157,70 @@ end $$;
 comment on function attach_as_it_is(text, text, timestamptz) is
     'Takes a table that has rows as the stretch through the month of its newest row, or the present one.';
 
+create function is_of_what_is_earlier(parent text, stretch text) returns boolean language sql immutable parallel safe
+    return starts_with(stretch, parent || '_earlier');
+comment on function is_of_what_is_earlier(text, text) is
+    'Whether this stretch is one that stands for what has been taken out.';
+
+-- After the oldest stretches have been taken out, the time that they had has a place
+-- again: an empty stretch for each gap. Those that are there stay as they are, so
+-- nobody who uses the table waits for this. What comes to be in them, by a clock that
+-- has been set back, stays there.
+create function cover_what_is_earlier(parent text) returns void language plpgsql
+    set search_path = public, pg_temp as $$
+declare
+    gap record;
+begin
+    for gap in
+        select s.before as starts_at, s.starts_at as ends_at
+        from (select starts_at, lag(ends_at, 1, '-infinity') over (order by starts_at) as before
+              from stretches(parent)) s
+        where s.before < s.starts_at
+    loop
+        perform attach_stretch(
+            parent,
+            case
+                when gap.starts_at = '-infinity' then parent || '_earlier'
+                else parent || '_earlier_through_'
+                     || to_char(gap.ends_at at time zone 'UTC' - interval '1 microsecond', 'FMYYYY_MM')
+            end,
+            gap.starts_at, gap.ends_at);
+    end loop;
+end $$;
+comment on function cover_what_is_earlier(text) is
+    'Gives the time of stretches that have been taken out a place, where it has none.';
+
+-- Makes one of the empty stretches that stand for what has been taken out. For who
+-- has the table to himself anyway.
+create function join_what_is_earlier(parent text) returns void language plpgsql
+    set search_path = public, pg_temp as $$
+declare
+    earlier text;
+    used boolean;
+begin
+    if (select count(*) from stretches(parent) s where is_of_what_is_earlier(parent, s.name)) < 2 then
+        return;
+    end if;
+    for earlier in select s.name from stretches(parent) s where is_of_what_is_earlier(parent, s.name) loop
+        execute format('lock table %I in access exclusive mode', earlier);
+        execute format('select exists (select from %I)', earlier) into used;
+        if not used then
+            execute format('drop table %I', earlier);
+        end if;
+    end loop;
+    perform cover_what_is_earlier(parent);
+end $$;
+comment on function join_what_is_earlier(text) is
+    'Makes one of the empty stretches that stand for what has been taken out of a table.';
+
 -- Opens the months that are not there yet, up to three ahead, by splitting what
 -- comes later. That takes a lock on the whole table for a moment: whoever cannot
 -- have it at once gives up and says so. It is asked again once an hour, and until
 -- then rows of later months have a place in …_later, which can still be split: it
 -- becomes a stretch of its own, as long as nothing in it is beyond the months that
--- are to be opened. One transaction is about one table.
+-- are to be opened. That is looked for before there is any lock, so that a row of a
+-- far future does not keep everybody waiting once an hour, for nothing. One
+-- transaction is about one table.
 create function open_months(parent text, out opened text[], out obstacle text) language plpgsql security definer
     set search_path = public, pg_temp set timezone = 'UTC' set datestyle = 'ISO'
     set lock_timeout = '200ms' as $$
@@ -162,6 +237,11 @@ begin
     opened := '{}';
     select s.starts_at into starts from stretches(parent) s where s.name = later;
     if starts >= wanted then
+        return;
+    end if;
+    newest := newest_time(parent, later);
+    if newest >= wanted then
+        obstacle := format('%s holds rows of %s', later, to_char(newest, 'YYYY-MM'));
         return;
     end if;
     execute format('lock table only %I, %I in access exclusive mode', parent, later);
@@ -191,6 +271,7 @@ begin
         starts := starts + interval '1 month';
     end loop;
     perform attach_stretch(parent, later, starts, 'infinity');
+    perform join_what_is_earlier(parent);
 exception
     when lock_not_available then
         opened := '{}';
@@ -199,57 +280,84 @@ end $$;
 comment on function open_months(text) is
     'Opens the months of a table that are not there yet, up to three ahead, if it can do so at once.';
 
--- After the oldest stretches have been taken out, time before the oldest that is
--- left has a place again. What is in it by then, by a clock that has been set back,
--- stays there.
-create function cover_what_is_earlier(parent text) returns void language plpgsql
-    set search_path = public, pg_temp as $$
+-- For the owner, when rows of a far future, by a clock that was years ahead, keep
+-- open_months() from splitting …_later: splits it all the same, in months for as far
+-- as these are opened, and in years from there to the newest row. It has the table to
+-- itself while it copies what is in …_later. Answers how many stretches it made.
+create function split_later(parent text, out made integer) language plpgsql
+    set search_path = public, pg_temp set timezone = 'UTC' set datestyle = 'ISO' as $$
 declare
-    earlier text := parent || '_earlier';
-    covered timestamptz;
-    oldest timestamptz;
+    later text := parent || '_later';
+    whole text := parent || '_being_split';
+    wanted timestamptz := date_trunc('month', ledger_clock()) + interval '4 months';
+    starts timestamptz;
+    ends timestamptz;
+    newest timestamptz;
 begin
-    select s.ends_at into covered from stretches(parent) s where s.name = earlier;
-    select min(s.starts_at) into oldest from stretches(parent) s where s.name <> earlier;
-    if oldest = '-infinity' or oldest = covered then
+    made := 0;
+    execute format('lock table only %I, %I in access exclusive mode', parent, later);
+    newest := newest_time(parent, later);
+    if newest > ledger_clock() + interval '50 years' then
+        raise exception '% holds rows of %, which is too far ahead', later, to_char(newest, 'YYYY-MM')
+            using errcode = 'datetime_field_overflow';
+    elsif newest is null then
         return;
     end if;
-    if covered is not null then
-        execute format('alter table %I detach partition %I', parent, earlier);
-    end if;
-    perform attach_stretch(parent, earlier, '-infinity', oldest);
+    select s.starts_at into starts from stretches(parent) s where s.name = later;
+    execute format('alter table %I detach partition %I', parent, later);
+    perform rename_stretch(later, whole);
+    while starts <= newest or starts < wanted loop
+        ends := case
+                    when starts < wanted then starts + interval '1 month'
+                    else date_trunc('year', starts) + interval '1 year'
+                end;
+        perform attach_stretch(
+            parent,
+            case
+                when starts < wanted then parent || '_' || to_char(starts, 'FMYYYY_MM')
+                else parent || '_through_' || to_char(ends - interval '1 month', 'FMYYYY_MM')
+            end,
+            starts, ends);
+        made := made + 1;
+        starts := ends;
+    end loop;
+    perform attach_stretch(parent, later, starts, 'infinity');
+    execute format('insert into %I select * from %I', parent, whole);
+    execute format('drop table %I', whole);
 end $$;
-comment on function cover_what_is_earlier(text) is
-    'Gives the time before the oldest stretch of a table a place, if it has none.';
+comment on function split_later(text) is
+    'Splits what comes later of a table, although it holds rows of a far future: for the owner, who takes the table for himself meanwhile.';
 
 -- Removes the stretches of refusals in which nothing is younger than so many days.
--- Answers how many refusals are gone. Who may ask may also delete them one by one.
-create function drop_refusals_older_than(days integer, out gone bigint) language plpgsql security definer
+-- Answers how many stretches are gone; how many rows they had is not counted, which
+-- would take longer than a statement may. Who may ask may also delete them one by one.
+create function drop_refusals_older_than(days integer, out months integer) language plpgsql security definer
     set search_path = public, pg_temp set lock_timeout = '200ms' as $$
 declare
     since timestamptz := ledger_clock() - make_interval(days => days);
-    old record;
+    old text;
     younger boolean;
-    here bigint;
-    dropped boolean := false;
 begin
-    gone := 0;
-    for old in select s.name from stretches('refusal') s where s.ends_at <= since and s.name <> 'refusal_earlier' loop
-        execute format('select count(*) from %I', old.name) into here;
-        execute format('lock table only refusal, %I in access exclusive mode', old.name);
+    months := 0;
+    for old in
+        select s.name
+        from stretches('refusal') s
+        where s.ends_at <= since and not is_of_what_is_earlier('refusal', s.name)
+    loop
+        execute format('lock table only refusal, %I in access exclusive mode', old);
         -- The bounds are of the clock that makes ids.
-        execute format('select exists (select from %I where at >= $1)', old.name) into younger using since;
+        execute format('select exists (select from %I where at >= $1)', old) into younger using since;
         exit when younger;
-        execute format('drop table %I', old.name);
-        gone := gone + here;
-        dropped := true;
+        execute format('drop table %I', old);
+        months := months + 1;
     end loop;
-    if dropped then
+    if months > 0 then
         perform cover_what_is_earlier('refusal');
+        perform join_what_is_earlier('refusal');
     end if;
 exception
     when lock_not_available then
-        gone := 0;
+        months := 0;
 end $$;
 comment on function drop_refusals_older_than(integer) is
     'Drops the stretches of refusals in which all are older than so many days, if it can do so at once.';

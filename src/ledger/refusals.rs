@@ -181,19 +181,20 @@ async fn write(database: &Database, batch: &[Refused]) -> Result<(), Error> {
 
 /// Removes what is older than the retention: whole months at once where that can be
 /// done, and the rest a bounded number at a time, so that no sweep is too long for the
-/// statement timeout. Answers how many are gone.
+/// statement timeout. Answers how many rows are gone that were not in a whole month.
 async fn remove_old(database: &Database) -> Result<u64, Error> {
     let dropped = run!(database, &Context::system("refusals"), |connection| {
-        let query = sqlx::query_scalar::<_, i64>("select gone from drop_refusals_older_than($1)");
+        let query = sqlx::query_scalar::<_, i32>("select months from drop_refusals_older_than($1)");
         query.bind(RETENTION_DAYS).fetch_one(&mut *connection).await
     });
-    let mut removed = match dropped {
-        Ok(dropped) => u64::try_from(dropped).unwrap_or(0),
+    match dropped {
+        Ok(0) => {}
+        Ok(months) => tracing::info!(months, "old months of refusals dropped"),
         Err(error) => {
             tracing::warn!(%error, "old months of refusals were not dropped: their rows are removed one by one");
-            0
         }
-    };
+    }
+    let mut removed = 0;
     for _ in 0..SWEEP_BATCHES {
         let gone = run!(database, &Context::system("refusals"), |connection| {
             let done = sqlx::query!(
@@ -221,7 +222,8 @@ async fn remove_old(database: &Database) -> Result<u64, Error> {
 
 impl Ledger {
     /// Removes the refusals that are older than 90 days. The service does it by
-    /// itself once an hour. Answers how many are gone.
+    /// itself once an hour. Answers how many are gone, apart from those that went with
+    /// a whole month, which nobody counts.
     ///
     /// # Errors
     ///

@@ -73,6 +73,51 @@ async fn a_clock_that_was_years_ahead_stops_no_work() {
     work(&worker, "far-back").await;
     is_whole(&service.database).await;
     service.books().await;
+    // What is in the way is found without a lock that anybody waits for.
+    service.database.set_clock("2040-03-06T12:00:00Z").await;
+    let mut writer = service.database.connect().await;
+    writer.execute("begin; lock table journal_entry in row exclusive mode").await.unwrap();
+    assert_eq!(opened(&service).await[0].1, Some("journal_entry_later holds rows of 2056-01".to_owned()));
+    writer.execute("rollback").await.unwrap();
+    // The owner gets out of it.
+    let rows = "select to_jsonb(e)::text from journal_entry e order by 1";
+    let before = service.database.lines(rows).await;
+    let made = service.database.lines("select split_later('journal_entry')::text").await;
+    assert_ne!(made, ["0"]);
+    assert_eq!(service.database.lines(rows).await, before);
+    is_whole(&service.database).await;
+    let names = stretches(&service, "journal_entry").await;
+    let expected =
+        ["2040_05", "2040_06", "through_2040_12", "through_2041_12"].map(|name| format!("journal_entry_{name}"));
+    assert!(names.windows(4).any(|four| four == expected), "{names:?}");
+    let last = ["journal_entry_through_2056_12".to_owned(), "journal_entry_later".to_owned()];
+    assert!(names.ends_with(&last), "{names:?}");
+    assert_eq!(opened(&service).await[0], (0, None));
+    work(&worker, "in-its-month").await;
+    assert_ne!(service.database.lines("select count(*)::text from journal_entry_2040_03").await, ["0"]);
+    service.books().await;
+}
+
+/// Whoever may make tables does not thereby make a month.
+#[tokio::test]
+async fn a_table_of_somebody_else_becomes_no_month() {
+    let service = Service::with_policy(NORTHSTAR).await;
+    let database = &service.database;
+    database.set_clock("2040-03-05T12:00:00Z").await;
+    let mut stranger = PgConnection::connect(&database.service_url).await.unwrap();
+    let mine = "create table journal_entry_2040_05 (like journal_entry)";
+    let error = stranger.execute(mine).await.unwrap_err();
+    assert_eq!(error.into_database_error().unwrap().code().unwrap(), "42501");
+    database.execute("grant create on schema public to spend_ledger_service").await;
+    stranger.execute(mine).await.unwrap();
+    assert!(service.ledger.open_months().await.is_err());
+    assert!(!stretches(&service, "journal_entry").await.contains(&"journal_entry_2040_05".to_owned()));
+    is_whole(database).await;
+    stranger.execute("drop table journal_entry_2040_05").await.unwrap();
+    assert_eq!(opened(&service).await[0].1, None);
+    assert!(stretches(&service, "journal_entry").await.contains(&"journal_entry_2040_05".to_owned()));
+    is_whole(database).await;
+    service.books().await;
 }
 
 #[tokio::test]
@@ -148,7 +193,7 @@ async fn months_of_refusals_are_dropped_whole_when_all_of_them_are_old() {
     // Of another clock: it is in March's stretch, and young.
     database.execute("update refusal set at = '2040-06-20' where ctid = '(0,1)' and at = '2040-04-10'").await;
     database.set_clock("2040-07-01T00:00:00Z").await;
-    assert_eq!(service.ledger.sweep_refusals().await.unwrap(), 70);
+    assert_eq!(service.ledger.sweep_refusals().await.unwrap(), 0, "nobody counts a month");
     assert!(!stretches(&service, "refusal").await.contains(&"refusal_2040_03".to_owned()));
     is_whole(database).await;
     database.set_clock("2040-08-01T00:00:00Z").await;
@@ -204,6 +249,7 @@ async fn a_month_is_guarded_like_its_table() {
         "create table mine partition of journal_entry for values from ('1990-01-01') to ('1991-01-01')",
         "select attach_stretch('journal_entry', 'mine', '-infinity', '1990-01-01')",
         "select rename_stretch('journal_entry', 'mine')",
+        "select split_later('journal_entry')",
         "select cover_what_is_earlier('journal_entry'), 1 / (select count(*) from journal_entry_2040_03)",
         "insert into journal_checkpoint select * from journal_checkpoint",
         "insert into archived_month select * from archived_month",
