@@ -6,7 +6,9 @@
 //! acknowledged: the file is complete before it has its name; checkpoints and the
 //! record of the month are one transaction; only a recorded month is detached; only
 //! a detached table whose file has just been read is dropped. Until it is detached,
-//! what is recorded is passed over where it still is.
+//! what is recorded is passed over where it still is. What came to a month after it
+//! was written is seen by the count of its rows, before it is detached and after: the
+//! month stays then, or comes back.
 
 mod calls;
 mod check;
@@ -14,6 +16,7 @@ mod file;
 mod journal;
 mod record;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,10 +33,6 @@ pub use file::FileError;
 /// For how long a month must have passed: no statement of the service that has read
 /// the clock before its end is under way any more.
 const MARGIN: TimeDelta = TimeDelta::hours(1);
-/// How often, and how long, the moment is waited for in which nobody uses a table.
-const TRIES: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// After how long it is said that others are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -92,14 +91,11 @@ pub enum ArchiveError {
     /// The journal of a month is not as it must be.
     #[error("{0} differences in {1}: nothing of it was archived; see `spend-ledger verify`")]
     Differences(u64, String),
-    /// The moment in which nobody uses the table did not come.
-    #[error("{0} was in use all the time: run it again")]
-    InUse(&'static str),
     /// A stretch is being detached that was never archived.
     #[error("{0} is being detached, and not by this program: finalize that first")]
     NotOurs(String),
     /// A table is not what was archived.
-    #[error("{stretch} has {found} rows, and {recorded} were archived: it was left as it is")]
+    #[error("{stretch} has {found} rows, and {recorded} were archived: {left}")]
     NotAsArchived {
         /// The table.
         stretch: String,
@@ -107,10 +103,33 @@ pub enum ArchiveError {
         found: i64,
         /// How many its file has.
         recorded: i64,
+        /// Where that leaves it.
+        left: Left,
     },
     /// The file has a name that no archived month has.
     #[error("{0}: no month was archived under this name")]
     NotArchived(String),
+}
+
+/// Where a table is left that is not what was archived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// Among the others, as if it had not been archived.
+    InPlace,
+    /// By itself, since its time has another place by now.
+    Apart,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InPlace => {
+                "rows have come since, by a clock that is wrong. It stays in use: set the clock right, forget that \
+                 month's record as the README says under Archiving, and archive it again"
+            }
+            Self::Apart => "it was left as it is, a table of its own: see what is not in its file before it is dropped",
+        })
+    }
 }
 
 /// A stretch of time of a table.
@@ -135,15 +154,21 @@ impl Stretch {
     fn file(&self) -> String {
         format!("{}.csv", self.name)
     }
+
+    /// Whether it stands for what has been taken out.
+    fn is_of_what_is_earlier(&self, table: &str) -> bool {
+        self.name.strip_prefix(table).is_some_and(|rest| rest.starts_with("_earlier"))
+    }
 }
 
-/// A month that has been recorded.
+/// A month that has been recorded, and is a table of its own.
 #[derive(Debug, sqlx::FromRow)]
 struct Recorded {
     stretch: String,
     file: String,
     sha256: Vec<u8>,
-    row_count: i64,
+    /// Whether its time has another place by now.
+    covered: bool,
 }
 
 /// The tables that are archived.
@@ -169,19 +194,9 @@ pub async fn archive(url: &str, ask: &Ask, watcher: &mut impl Watcher) -> Result
     }
     for table in TABLES {
         if !ask.dry_run {
-            session.finish_detaching(table, watcher).await?;
-            session.cover_what_is_earlier(table).await?;
+            session.finish_what_was_begun(table, watcher).await?;
         }
-        for stretch in session.stretches(table).await? {
-            if stretch.ends_at.is_none_or(|end| end > ask.before) {
-                break;
-            }
-            if stretch.name.ends_with("_earlier") {
-                session.tell_of_strays(&stretch, watcher).await?;
-            } else if !session.archive_stretch(table, &stretch, ask, watcher).await? {
-                break;
-            }
-        }
+        session.archive_table(table, ask, watcher).await?;
         if !ask.dry_run {
             session.after_detaching(table, ask, watcher).await?;
         }
@@ -228,6 +243,26 @@ impl Session {
         Ok(sqlx::query_as(query).bind(table).fetch_all(&mut self.connection).await?)
     }
 
+    /// Archives the stretches of a table, oldest first.
+    async fn archive_table(
+        &mut self,
+        table: &'static str,
+        ask: &Ask,
+        watcher: &mut impl Watcher,
+    ) -> Result<(), ArchiveError> {
+        for stretch in self.stretches(table).await? {
+            if stretch.ends_at.is_none_or(|end| end > ask.before) {
+                break;
+            }
+            if stretch.is_of_what_is_earlier(table) {
+                self.tell_of_strays(&stretch, watcher).await?;
+            } else if !self.archive_stretch(table, &stretch, ask, watcher).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Archives one stretch, as far as that has not been done. Answers whether the
     /// one after it may follow.
     async fn archive_stretch(
@@ -238,38 +273,55 @@ impl Session {
         watcher: &mut impl Watcher,
     ) -> Result<bool, ArchiveError> {
         let name = &stretch.name;
-        if !self.is_recorded(name).await? {
-            if table == "call" && self.has_open_reservations(stretch, watcher).await? {
-                return Ok(false);
-            }
+        if table == "call" && calls::has_open_reservations(&mut self.connection, stretch, watcher).await? {
+            return Ok(false);
+        }
+        if self.recorded_rows(name).await?.is_some() {
             if ask.dry_run {
-                let rows: i64 = self.count(name).await?;
-                watcher.say(&format!("{name}: {rows} rows would be written to {}", stretch.file()));
+                watcher.say(&format!("{name}: is archived and would be detached"));
                 return Ok(true);
             }
-            match table {
-                "call" => self.archive_calls(stretch, ask, watcher).await?,
-                _ => self.archive_journal(stretch, ask, watcher).await?,
-            }
         } else if ask.dry_run {
-            watcher.say(&format!("{name}: is archived and would be detached"));
+            let rows: i64 = self.count(name).await?;
+            watcher.say(&format!("{name}: {rows} rows would be written to {}", stretch.file()));
             return Ok(true);
+        } else if table == "call" {
+            if !self.archive_calls(stretch, ask, watcher).await?
+                // Somebody may have begun a job of that time since, by another clock.
+                || calls::has_open_reservations(&mut self.connection, stretch, watcher).await?
+            {
+                return Ok(false);
+            }
+        } else {
+            self.archive_journal(stretch, ask, watcher).await?;
+        }
+        if let Some((found, recorded)) = self.differs(name).await? {
+            return Err(ArchiveError::NotAsArchived { stretch: name.clone(), found, recorded, left: Left::InPlace });
         }
         self.detach(table, name, "concurrently", watcher).await?;
-        self.cover_what_is_earlier(table).await?;
+        self.must_have_gone_whole(name, false).await?;
+        self.cover_what_is_earlier(table, watcher).await?;
         Ok(true)
     }
 
-    /// Ends what an interrupted run began.
-    async fn finish_detaching(&mut self, table: &str, watcher: &mut impl Watcher) -> Result<(), ArchiveError> {
+    /// Ends what an interrupted run began: what it was detaching, and what came of
+    /// that. Its time has a place again after that, not before.
+    async fn finish_what_was_begun(
+        &mut self,
+        table: &'static str,
+        watcher: &mut impl Watcher,
+    ) -> Result<(), ArchiveError> {
         for stretch in self.stretches(table).await?.into_iter().filter(|stretch| stretch.detaching) {
             let name = stretch.name;
-            if !self.is_recorded(&name).await? {
+            if self.recorded_rows(&name).await?.is_none() {
                 return Err(ArchiveError::NotOurs(name));
             }
             self.detach(table, &name, "finalize", watcher).await?;
         }
-        Ok(())
+        for recorded in self.detached(table).await?.into_iter().filter(|recorded| !recorded.covered) {
+            self.must_have_gone_whole(&recorded.stretch, false).await?;
+        }
+        self.cover_what_is_earlier(table, watcher).await
     }
 
     /// Detaches a stretch, as soon as nobody is left who has begun to read the table
@@ -295,19 +347,44 @@ impl Session {
         Ok(())
     }
 
-    async fn cover_what_is_earlier(&mut self, table: &'static str) -> Result<(), ArchiveError> {
-        for _ in 0..TRIES {
-            let mut transaction = self.connection.begin().await?;
-            transaction.execute("set local lock_timeout = '200ms'").await?;
-            let covered = sqlx::query("select cover_what_is_earlier($1)").bind(table).execute(&mut *transaction).await;
-            match covered {
-                Ok(_) => return Ok(transaction.commit().await?),
-                Err(error) if code_of(&error).as_deref() == Some("55P03") => transaction.rollback().await?,
-                Err(error) => return Err(error.into()),
-            }
-            tokio::time::sleep(PAUSE).await;
+    /// Refuses a detached stretch that has other rows than its file, and makes it a
+    /// part of its table again, unless its time has another place by now.
+    async fn must_have_gone_whole(&mut self, stretch: &str, covered: bool) -> Result<(), ArchiveError> {
+        let Some((found, recorded)) = self.differs(stretch).await? else { return Ok(()) };
+        let mut left = Left::Apart;
+        if !covered {
+            let query = "select attach_stretch(of_table, stretch, coalesce(starts_at, '-infinity'), ends_at)
+                         from archived_month
+                         where stretch = $1";
+            sqlx::query(query).bind(stretch).execute(&mut self.connection).await?;
+            left = Left::InPlace;
         }
-        Err(ArchiveError::InUse(table))
+        Err(ArchiveError::NotAsArchived { stretch: stretch.to_owned(), found, recorded, left })
+    }
+
+    /// Gives the time of what was taken out a place. Nobody waits for that, but it may
+    /// have to wait for others; and nothing but a clock that is months behind needs
+    /// the place, so the next run can do it as well.
+    async fn cover_what_is_earlier(
+        &mut self,
+        table: &'static str,
+        watcher: &mut impl Watcher,
+    ) -> Result<(), ArchiveError> {
+        let mut transaction = self.connection.begin().await?;
+        transaction.execute("set local lock_timeout = '10s'").await?;
+        let covered = sqlx::query("select cover_what_is_earlier($1)").bind(table).execute(&mut *transaction).await;
+        match covered {
+            Ok(_) => transaction.commit().await?,
+            Err(error) if code_of(&error).as_deref() == Some("55P03") => {
+                transaction.rollback().await?;
+                watcher.say(&format!(
+                    "{table}: the time of what was taken out has no place yet, since {table} is being maintained; the \
+                     next run makes it"
+                ));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
     }
 
     /// Drops what has been detached, or says how. What is dropped has just been seen
@@ -318,21 +395,8 @@ impl Session {
         ask: &Ask,
         watcher: &mut impl Watcher,
     ) -> Result<(), ArchiveError> {
-        let left: Vec<Recorded> = sqlx::query_as(
-            "select m.stretch, m.file, m.sha256, m.row_count
-             from archived_month m
-             join pg_class c on c.oid = to_regclass(m.stretch) and not c.relispartition
-             where m.of_table = $1
-             order by m.month",
-        )
-        .bind(table)
-        .fetch_all(&mut self.connection)
-        .await?;
-        for Recorded { stretch, file, sha256, row_count } in left {
-            let found = self.count(&stretch).await?;
-            if found != row_count {
-                return Err(ArchiveError::NotAsArchived { stretch, found, recorded: row_count });
-            }
+        for Recorded { stretch, file, sha256, covered } in self.detached(table).await? {
+            self.must_have_gone_whole(&stretch, covered).await?;
             if ask.drop {
                 file::must_be(&ask.to.join(file), &sha256)?;
                 self.connection.execute(AssertSqlSafe(format!("drop table {stretch}"))).await?;
@@ -346,6 +410,20 @@ impl Session {
         Ok(())
     }
 
+    /// What has been detached and is still there.
+    async fn detached(&mut self, table: &str) -> Result<Vec<Recorded>, ArchiveError> {
+        let query = "select m.stretch, m.file, m.sha256,
+                            exists (select
+                                    from stretches(m.of_table) s
+                                    where s.starts_at < m.ends_at
+                                      and s.ends_at > coalesce(m.starts_at, '-infinity')) as covered
+                     from archived_month m
+                     join pg_class c on c.oid = to_regclass(m.stretch) and not c.relispartition
+                     where m.of_table = $1
+                     order by m.month";
+        Ok(sqlx::query_as(query).bind(table).fetch_all(&mut self.connection).await?)
+    }
+
     async fn tell_of_strays(&mut self, stretch: &Stretch, watcher: &mut impl Watcher) -> Result<(), ArchiveError> {
         let rows = self.count(&stretch.name).await?;
         if rows > 0 {
@@ -355,9 +433,18 @@ impl Session {
         Ok(())
     }
 
-    async fn is_recorded(&mut self, stretch: &str) -> Result<bool, ArchiveError> {
-        let query = "select exists (select from archived_month where stretch = $1)";
-        Ok(sqlx::query_scalar(query).bind(stretch).fetch_one(&mut self.connection).await?)
+    /// How many rows of this stretch were archived; none if it was not.
+    async fn recorded_rows(&mut self, stretch: &str) -> Result<Option<i64>, ArchiveError> {
+        let query = "select row_count from archived_month where stretch = $1";
+        Ok(sqlx::query_scalar(query).bind(stretch).fetch_optional(&mut self.connection).await?)
+    }
+
+    /// How many rows a recorded stretch has and how many were archived, if these are
+    /// not as many.
+    async fn differs(&mut self, stretch: &str) -> Result<Option<(i64, i64)>, ArchiveError> {
+        let recorded = self.recorded_rows(stretch).await?.unwrap_or_default();
+        let found = self.count(stretch).await?;
+        Ok((found != recorded).then_some((found, recorded)))
     }
 
     async fn count(&mut self, table: &str) -> Result<i64, ArchiveError> {
@@ -416,16 +503,10 @@ async fn connect(url: &str) -> Result<PgConnection, sqlx::Error> {
     Ok(connection)
 }
 
-/// Begins to read a stretch as it is and stays: whoever is still writing to it is
-/// waited for, for a while.
-async fn begin_reading<'a>(
-    connection: &'a mut PgConnection,
-    stretch: &str,
-) -> Result<sqlx::Transaction<'a, sqlx::Postgres>, sqlx::Error> {
-    let mut reading = connection.begin_with("begin isolation level repeatable read read only").await?;
-    let lock = format!("set local lock_timeout = '10s'; lock table {stretch} in share mode");
-    reading.execute(AssertSqlSafe(lock)).await?;
-    Ok(reading)
+/// Begins to read what is there now. Nothing is locked: whoever uses a table with
+/// months waits for a lock on any one of them.
+async fn begin_reading(connection: &mut PgConnection) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, sqlx::Error> {
+    connection.begin_with("begin isolation level repeatable read read only").await
 }
 
 fn code_of(error: &sqlx::Error) -> Option<String> {

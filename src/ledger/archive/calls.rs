@@ -2,7 +2,7 @@
 //! reservation that has ended admits no more calls, and the books need no old ones.
 
 use futures_util::TryStreamExt as _;
-use sqlx::{AssertSqlSafe, Connection as _};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use uuid::Uuid;
 
 use super::file::{MonthFile, line};
@@ -25,43 +25,49 @@ const COLUMNS: [&str; 11] = [
 /// How many reservations are named that are in the way.
 const NAMED: usize = 10;
 
-impl Session {
-    /// Whether a reservation of that time may still have calls, and which.
-    pub(super) async fn has_open_reservations(
-        &mut self,
-        stretch: &Stretch,
-        watcher: &mut impl Watcher,
-    ) -> Result<bool, ArchiveError> {
-        let open: Vec<(Uuid, String, String)> = sqlx::query_as(
-            "select id, account, state
-             from reservation
-             where id >= coalesce(first_id_of($1), '00000000-0000-0000-0000-000000000000') and id < first_id_of($2)
-               and enforcement = 'calls' and closed_at is null
-             order by id
-             limit 11",
-        )
-        .bind(stretch.starts_at)
-        .bind(stretch.ends_at)
-        .fetch_all(&mut self.connection)
-        .await?;
-        for (id, account, state) in open.iter().take(NAMED) {
-            watcher.say(&format!("{}: stays, since reservation {id} of {account} is {state}", stretch.name));
-        }
-        if open.len() > NAMED {
-            watcher.say(&format!("{}: and others", stretch.name));
-        }
-        Ok(!open.is_empty())
+/// Whether a reservation of that time may still have calls, and which.
+pub(super) async fn has_open_reservations(
+    connection: &mut PgConnection,
+    stretch: &Stretch,
+    watcher: &mut impl Watcher,
+) -> Result<bool, sqlx::Error> {
+    let open: Vec<(Uuid, String, String)> = sqlx::query_as(
+        "select id, account, state
+         from reservation
+         where id >= coalesce(first_id_of($1), '00000000-0000-0000-0000-000000000000') and id < first_id_of($2)
+           and enforcement = 'calls' and closed_at is null
+         order by id
+         limit 11",
+    )
+    .bind(stretch.starts_at)
+    .bind(stretch.ends_at)
+    .fetch_all(connection)
+    .await?;
+    for (id, account, state) in open.iter().take(NAMED) {
+        watcher.say(&format!("{}: stays, since reservation {id} of {account} is {state}", stretch.name));
     }
+    if open.len() > NAMED {
+        watcher.say(&format!("{}: and others", stretch.name));
+    }
+    Ok(!open.is_empty())
+}
 
-    /// Writes the month to its file and records it.
+impl Session {
+    /// Writes the month to its file and records it, unless a reservation of that time
+    /// is open in what is read: what is in the file never changes. No lock is needed
+    /// for that, and there must be none: every end of a call would wait for it. Answers
+    /// whether it was archived.
     pub(super) async fn archive_calls(
         &mut self,
         stretch: &Stretch,
         ask: &Ask,
         watcher: &mut impl Watcher,
-    ) -> Result<(), ArchiveError> {
+    ) -> Result<bool, ArchiveError> {
         let mut reader = connect(&self.url).await?;
-        let mut reading = begin_reading(&mut reader, &stretch.name).await?;
+        let mut reading = begin_reading(&mut reader).await?;
+        if has_open_reservations(&mut reading, stretch, watcher).await? {
+            return Ok(false);
+        }
         let mut file = MonthFile::create(&ask.to, &stretch.file(), &COLUMNS)?;
         let query = format!(
             r#"select array[account, reservation_id::text, key, id::text, attempt_number::text, state,
@@ -86,6 +92,6 @@ impl Session {
         reading.commit().await?;
         reader.close().await?;
         watcher.say(&format!("{}: archived", stretch.name));
-        Ok(())
+        Ok(true)
     }
 }

@@ -107,7 +107,7 @@ impl MonthFile {
     }
 }
 
-/// Brings a file's name to the disk.
+/// Brings the name of a file, or of a directory, to the disk.
 fn sync_directory(path: &Path) -> Result<(), FileError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(FileError::system(directory))
@@ -168,13 +168,30 @@ pub(super) fn must_be(path: &Path, sha256: &[u8]) -> Result<(), FileError> {
     if hash(path)? == sha256 { Ok(()) } else { Err(FileError::NotArchived(path.to_owned())) }
 }
 
+/// Makes a directory, and brings the name of each that it makes on the way to the
+/// disk: what is in a file may be dropped, and a file is lost with its directory.
 pub(super) fn make_directory(path: &Path) -> Result<(), FileError> {
-    std::fs::create_dir_all(path).map_err(FileError::system(path))
+    let missing: Vec<&Path> =
+        path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+    std::fs::create_dir_all(path).map_err(FileError::system(path))?;
+    missing.into_iter().try_for_each(sync_directory)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::line;
+    use super::{line, make_directory};
+
+    #[test]
+    fn a_directory_is_made_with_those_above_it() {
+        let place = tempfile::tempdir().unwrap();
+        let deep = place.path().join("a/b/c");
+        make_directory(&deep).unwrap();
+        assert!(deep.is_dir());
+        make_directory(&deep).unwrap();
+        make_directory(std::path::Path::new(".")).unwrap();
+        std::fs::write(deep.join("file"), "").unwrap();
+        make_directory(&deep.join("file/d")).unwrap_err();
+    }
 
     #[test]
     fn a_line_is_read_back_as_it_was() {

@@ -1,7 +1,7 @@
 //! A month of the journal: into a file, and what is left of it.
 
 use futures_util::TryStreamExt as _;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use uuid::Uuid;
 
 use super::file::{MonthFile, line};
@@ -25,7 +25,11 @@ impl Session {
         watcher: &mut impl Watcher,
     ) -> Result<(), ArchiveError> {
         let mut reader = connect(&self.url).await?;
-        let mut reading = begin_reading(&mut reader, &stretch.name).await?;
+        let mut reading = begin_reading(&mut reader).await?;
+        // Whoever is still writing to this month is waited for, for a while. Others do
+        // not wait for this: an entry locks the month that it goes to, and no other.
+        let lock = format!("set local lock_timeout = '10s'; lock table {} in share mode", stretch.name);
+        reading.execute(AssertSqlSafe(lock)).await?;
         let mut writing = self.connection.begin().await?;
         let mut file = MonthFile::create(&ask.to, &stretch.file(), &COLUMNS)?;
         let periods = write_all(&mut reading, &mut writing, stretch, &mut file, watcher).await?;

@@ -2,6 +2,7 @@
 //! works on beside it, the books hold, and a job is the same job after it.
 
 mod archiving;
+mod beside;
 mod falsified;
 mod interrupted;
 mod migrated;
