@@ -106,3 +106,13 @@ create trigger reservation_checkpoint_is_append_only before update or delete or 
 -- Written by the owner of the schema, read by everybody.
 revoke all on archived_month, journal_checkpoint, reservation_checkpoint from public;
 grant select on archived_month, journal_checkpoint, reservation_checkpoint to spend_ledger_service, spend_ledger_finance;
+
+-- Reports of usage that come after that are kept as late usage. Not inlined: it is
+-- asked for only where a call is not found.
+create function calls_are_archived(reservation uuid) returns boolean language plpgsql stable as $$
+begin
+    return exists (select
+                   from archived_month m
+                   where m.of_table = 'call' and time_of_id(reservation) < m.ends_at);
+end $$;
+comment on function calls_are_archived(uuid) is 'Whether the calls of the month of this reservation have been written to a file.';

@@ -38,6 +38,9 @@ verdict as materialized (
     select w.*,
            case
                when w.key_id in (select void_keys($12)) then 'unauthenticated'
+               -- The reservation has ended; usage that is reported now is late usage.
+               when (w.c).key is null and w.said_by is not null and calls_are_archived((w.r).id)
+                   then 'already_settled'
                when (w.c).key is null then 'no_call'
                when w.token is not null and w.said_by is distinct from (w.c).attempt_number then 'stale_attempt'
                when w.becomes = 'not_sent' and not w.own then 'stale_attempt'

@@ -1,5 +1,6 @@
 //! A month is archived, and the ledger goes on as if nothing had been taken away.
 
+use serde_json::json;
 use spend_ledger::ledger::archive::{ArchiveError, Ask, FileError, check};
 
 use super::{Spring, stream};
@@ -86,7 +87,15 @@ async fn a_month_of_calls_stays_until_every_job_of_it_has_ended() {
     assert!(said.contains(&format!("{}: archived", months[0])), "{said:#?}");
     spring.holds(6).await;
     // Finance has closed it: what its call came to is told too late, whatever it was.
-    spring.worker.settle_call(&open, "a", "2").await.problem(404, "not_found");
+    // It is kept; what the file says of the call is not looked at.
+    spring.worker.settle_call(&open, "a", "2").await.problem(409, "already_settled");
+    let late =
+        "select format('%s %s %s %s %s', reservation_id, attempt_number, call_key, trim_scale(units), recorded = 0)
+                from late_usage";
+    assert_eq!(spring.database().lines(late).await, [format!("{} 1 a 2 t", open.id())]);
+    // Who never had an attempt of it tells it nothing.
+    let foreign = json!({"attempt": "1.of-nobody", "units": 3});
+    spring.worker.end_call(&open, "a", foreign).await.problem(404, "not_found");
     spring.holds(6).await;
     let checked =
         check(&spring.database().owner_url, &spring.file(&format!("{}.csv", months[0])), |_| {}).await.unwrap();
