@@ -7,7 +7,7 @@ RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 export SQLX_OFFLINE = true
 unexport DATABASE_URL
 
-.PHONY: help run test replay bench check fmt clippy doc sqlx sqlx-check openapi postgres faketime
+.PHONY: help run test test-one-by-one replay bench check fmt clippy doc sqlx sqlx-check openapi postgres faketime
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,11 @@ run: postgres ## Start the service on its own Postgres, with keys and curl lines
 
 test: postgres faketime ## Run all tests
 	$(CARGO) test --locked --workspace
+
+# TESTS= runs the whole suite like that.
+TESTS = amounts attempts calls closing identity settling stopping worked_cases races::room refusals
+test-one-by-one: postgres ## Run the tests of verbs with grouping off (TESTS= for all)
+	SPEND_LEDGER_GROUPING=off $(CARGO) test --locked --test suite -- $(TESTS)
 
 replay: postgres ## Replay the sample trace against a service of its own
 	$(CARGO) build --release --locked
