@@ -296,3 +296,21 @@ async fn balances_cannot_be_what_they_never_are() {
     }
     assert_eq!(service.books().await, before);
 }
+
+/// What changes with every admission is in no index of the busiest row, and its page
+/// has room for the next version of it: it is changed in place (HOT).
+#[tokio::test]
+async fn the_busiest_row_stays_on_its_page() {
+    let database = TestDatabase::new().await;
+    let indexed = "select distinct a.attname::text
+                   from pg_index i
+                   join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any (i.indkey)
+                   where i.indrelid = 'budget_period'::regclass
+                   order by 1";
+    assert_eq!(database.lines(indexed).await, ["account", "budget", "id", "member", "ordinal", "starts_at"]);
+    let predicates = "select indexrelid::regclass::text from pg_index
+                      where indrelid = 'budget_period'::regclass and (indpred is not null or indexprs is not null)";
+    assert!(database.lines(predicates).await.is_empty());
+    let room = "select unnest(reloptions) from pg_class where oid = 'budget_period'::regclass";
+    assert_eq!(database.lines(room).await, ["fillfactor=50"]);
+}
