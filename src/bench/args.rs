@@ -142,6 +142,8 @@ pub(super) struct Plan {
     pub(super) crowd: u16,
 }
 
+/// How many times more often one client alone is measured.
+const ALONE: u16 = 4;
 /// The number of clients that the ratios are stated for, if it is measured.
 const STATED: u16 = 64;
 
@@ -177,10 +179,17 @@ impl Plan {
         self.workloads.contains(&workload) && self.cycles.contains(&cycle)
     }
 
+    /// How often so many clients are measured: one client alone makes few requests in
+    /// a round, and a twentieth of their latency is to be told apart.
+    pub(super) fn rounds_of(&self, clients: u16) -> u16 {
+        if clients == 1 { self.rounds.saturating_mul(ALONE) } else { self.rounds }
+    }
+
     /// How many measurements a run of all this has.
     pub(super) fn measurements(&self) -> u64 {
         let rounds = u64::from(self.rounds);
         let sizes = u64::try_from(self.clients.len()).unwrap_or(0);
+        let grouped: u64 = self.clients.iter().map(|clients| u64::from(self.rounds_of(*clients))).sum();
         let cycles = u64::try_from(self.cycles.len()).unwrap_or(0);
         let admitting =
             u64::from(self.workloads.contains(&Workload::Hot)) + u64::from(self.workloads.contains(&Workload::Zipf));
@@ -188,7 +197,7 @@ impl Plan {
         let hot = u64::from(self.has(Workload::Hot, Cycle::Settle));
         // On and off, each of them; beside the refusals: admissions on and off, the
         // WAL, and two kinds of storm.
-        let matrix = admitting * cycles * sizes * 2 * rounds + refusing * (sizes * 2 + 5) * rounds;
+        let matrix = admitting * cycles * grouped * 2 + refusing * (sizes * 2 + 5) * rounds;
         // The yardsticks, history and none, memory.
         matrix + hot * (2 * rounds + if self.prefill > 0 { 2 * rounds } else { 0 } + 1)
     }

@@ -66,7 +66,8 @@ impl Stages<'_> {
         for number in &self.plan.clients {
             let group = clients(self.plan, self.keys, workload, cycle, *number);
             let turns = (0..2).map(|stand| Turn::new(&stands, stand, workload, group.clone())).collect();
-            let series = take(&self.arena.progress, self.plan.times, self.plan.rounds, &mut stands, turns).await?;
+            let rounds = self.plan.rounds_of(*number);
+            let series = take(&self.arena.progress, self.plan.times, rounds, &mut stands, turns).await?;
             if let [on, off] = series.as_slice() {
                 self.findings.ratios.extend(grouping_ratios(self.plan, workload, cycle, (on, off)));
             }
