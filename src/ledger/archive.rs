@@ -12,13 +12,13 @@
 
 mod calls;
 mod check;
+mod detach;
+mod error;
 mod file;
 mod journal;
 mod record;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
@@ -28,13 +28,12 @@ use super::months;
 use super::schema::MIGRATION_LOCK;
 
 pub use check::{Checked, check};
+pub use error::{ArchiveError, Left};
 pub use file::FileError;
 
 /// For how long a month must have passed: no statement of the service that has read
 /// the clock before its end is under way any more.
 const MARGIN: TimeDelta = TimeDelta::hours(1);
-/// After how long it is said that others are waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is to be archived.
 #[derive(Debug, Clone)]
@@ -57,79 +56,6 @@ pub trait Watcher {
     fn say(&mut self, line: &str);
     /// One more row has been written.
     fn row(&mut self);
-}
-
-/// Why it does not go on. What was done before stays done.
-#[derive(Debug, thiserror::Error)]
-pub enum ArchiveError {
-    /// The database said no, or cannot be reached.
-    #[error("the database: {0}")]
-    Database(#[from] sqlx::Error),
-    /// A file cannot be written or read, or is another one.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The months that were asked for have not all passed.
-    #[error(
-        "the months before {asked} have not all passed, and for an hour, by the database's clock ({now}): \
-         only what has wholly passed can be archived"
-    )]
-    NotPassed {
-        /// The first month that is to stay.
-        asked: String,
-        /// The database's clock.
-        now: String,
-    },
-    /// Only who owns the tables can take months out of them.
-    #[error("the user {user} does not own the ledger's tables: archive as the owner of the schema")]
-    NotOwner {
-        /// Who is connected.
-        user: String,
-    },
-    /// Another one is at work.
-    #[error("another archive or migration of this database is under way")]
-    UnderWay,
-    /// The journal of a month is not as it must be.
-    #[error("{0} differences in {1}: nothing of it was archived; see `spend-ledger verify`")]
-    Differences(u64, String),
-    /// A stretch is being detached that was never archived.
-    #[error("{0} is being detached, and not by this program: finalize that first")]
-    NotOurs(String),
-    /// A table is not what was archived.
-    #[error("{stretch} has {found} rows, and {recorded} were archived: {left}")]
-    NotAsArchived {
-        /// The table.
-        stretch: String,
-        /// How many it has.
-        found: i64,
-        /// How many its file has.
-        recorded: i64,
-        /// Where that leaves it.
-        left: Left,
-    },
-    /// The file has a name that no archived month has.
-    #[error("{0}: no month was archived under this name")]
-    NotArchived(String),
-}
-
-/// Where a table is left that is not what was archived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
-    /// Among the others, as if it had not been archived.
-    InPlace,
-    /// By itself, since its time has another place by now.
-    Apart,
-}
-
-impl fmt::Display for Left {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InPlace => {
-                "rows have come since, by a clock that is wrong. It stays in use: set the clock right, forget that \
-                 month's record as the README says under Archiving, and archive it again"
-            }
-            Self::Apart => "it was left as it is, a table of its own: see what is not in its file before it is dropped",
-        })
-    }
 }
 
 /// A stretch of time of a table.
@@ -159,16 +85,6 @@ impl Stretch {
     fn is_of_what_is_earlier(&self, table: &str) -> bool {
         self.name.strip_prefix(table).is_some_and(|rest| rest.starts_with("_earlier"))
     }
-}
-
-/// A month that has been recorded, and is a table of its own.
-#[derive(Debug, sqlx::FromRow)]
-struct Recorded {
-    stretch: String,
-    file: String,
-    sha256: Vec<u8>,
-    /// Whether its time has another place by now.
-    covered: bool,
 }
 
 /// The tables that are archived.
@@ -302,126 +218,6 @@ impl Session {
         self.must_have_gone_whole(name, false).await?;
         self.cover_what_is_earlier(table, watcher).await?;
         Ok(true)
-    }
-
-    /// Ends what an interrupted run began: what it was detaching, and what came of
-    /// that. Its time has a place again after that, not before.
-    async fn finish_what_was_begun(
-        &mut self,
-        table: &'static str,
-        watcher: &mut impl Watcher,
-    ) -> Result<(), ArchiveError> {
-        for stretch in self.stretches(table).await?.into_iter().filter(|stretch| stretch.detaching) {
-            let name = stretch.name;
-            if self.recorded_rows(&name).await?.is_none() {
-                return Err(ArchiveError::NotOurs(name));
-            }
-            self.detach(table, &name, "finalize", watcher).await?;
-        }
-        for recorded in self.detached(table).await?.into_iter().filter(|recorded| !recorded.covered) {
-            self.must_have_gone_whole(&recorded.stretch, false).await?;
-        }
-        self.cover_what_is_earlier(table, watcher).await
-    }
-
-    /// Detaches a stretch, as soon as nobody is left who has begun to read the table
-    /// with it. Meanwhile nobody waits for this.
-    async fn detach(
-        &mut self,
-        table: &str,
-        stretch: &str,
-        how: &str,
-        watcher: &mut impl Watcher,
-    ) -> Result<(), ArchiveError> {
-        let statement = format!("alter table {table} detach partition {stretch} {how}");
-        let mut detaching = self.connection.execute(AssertSqlSafe(statement));
-        match tokio::time::timeout(PATIENCE, &mut detaching).await {
-            Ok(done) => done?,
-            Err(_) => {
-                watcher
-                    .say(&format!("{stretch}: waits for transactions that use {table}, such as a backup or a verify"));
-                detaching.await?
-            }
-        };
-        watcher.say(&format!("{stretch}: detached"));
-        Ok(())
-    }
-
-    /// Refuses a detached stretch that has other rows than its file, and makes it a
-    /// part of its table again, unless its time has another place by now.
-    async fn must_have_gone_whole(&mut self, stretch: &str, covered: bool) -> Result<(), ArchiveError> {
-        let Some((found, recorded)) = self.differs(stretch).await? else { return Ok(()) };
-        let mut left = Left::Apart;
-        if !covered {
-            let query = "select attach_stretch(of_table, stretch, coalesce(starts_at, '-infinity'), ends_at)
-                         from archived_month
-                         where stretch = $1";
-            sqlx::query(query).bind(stretch).execute(&mut self.connection).await?;
-            left = Left::InPlace;
-        }
-        Err(ArchiveError::NotAsArchived { stretch: stretch.to_owned(), found, recorded, left })
-    }
-
-    /// Gives the time of what was taken out a place. Nobody waits for that, but it may
-    /// have to wait for others; and nothing but a clock that is months behind needs
-    /// the place, so the next run can do it as well.
-    async fn cover_what_is_earlier(
-        &mut self,
-        table: &'static str,
-        watcher: &mut impl Watcher,
-    ) -> Result<(), ArchiveError> {
-        let mut transaction = self.connection.begin().await?;
-        transaction.execute("set local lock_timeout = '10s'").await?;
-        let covered = sqlx::query("select cover_what_is_earlier($1)").bind(table).execute(&mut *transaction).await;
-        match covered {
-            Ok(_) => transaction.commit().await?,
-            Err(error) if code_of(&error).as_deref() == Some("55P03") => {
-                transaction.rollback().await?;
-                watcher.say(&format!(
-                    "{table}: the time of what was taken out has no place yet, since {table} is being maintained; the \
-                     next run makes it"
-                ));
-            }
-            Err(error) => return Err(error.into()),
-        }
-        Ok(())
-    }
-
-    /// Drops what has been detached, or says how. What is dropped has just been seen
-    /// in its file.
-    async fn after_detaching(
-        &mut self,
-        table: &str,
-        ask: &Ask,
-        watcher: &mut impl Watcher,
-    ) -> Result<(), ArchiveError> {
-        for Recorded { stretch, file, sha256, covered } in self.detached(table).await? {
-            self.must_have_gone_whole(&stretch, covered).await?;
-            if ask.drop {
-                file::must_be(&ask.to.join(file), &sha256)?;
-                self.connection.execute(AssertSqlSafe(format!("drop table {stretch}"))).await?;
-                watcher.say(&format!("{stretch}: dropped"));
-            } else {
-                watcher.say(&format!(
-                    "{stretch}: is a table of its own now. When its file is safe: drop table {stretch};"
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// What has been detached and is still there.
-    async fn detached(&mut self, table: &str) -> Result<Vec<Recorded>, ArchiveError> {
-        let query = "select m.stretch, m.file, m.sha256,
-                            exists (select
-                                    from stretches(m.of_table) s
-                                    where s.starts_at < m.ends_at
-                                      and s.ends_at > coalesce(m.starts_at, '-infinity')) as covered
-                     from archived_month m
-                     join pg_class c on c.oid = to_regclass(m.stretch) and not c.relispartition
-                     where m.of_table = $1
-                     order by m.month";
-        Ok(sqlx::query_as(query).bind(table).fetch_all(&mut self.connection).await?)
     }
 
     async fn tell_of_strays(&mut self, stretch: &Stretch, watcher: &mut impl Watcher) -> Result<(), ArchiveError> {
