@@ -100,13 +100,11 @@ pub(super) fn column<T, U>(items: &[Arc<T>], value: impl Fn(&T) -> U) -> Vec<U> 
 type Answer<V> = Result<Option<V>, Error>;
 
 /// The requests of one verb that wait.
-pub(super) struct Group<T: Grouped> {
-    database: Database,
-    shared: Arc<Shared<T>>,
-}
+pub(super) struct Group<T: Grouped>(Arc<Shared<T>>);
 
 /// What a verb's requests and its lanes share.
 struct Shared<T: Grouped> {
+    database: Database,
     queue: Mutex<Queue<T>>,
     turns: Arc<Turns>,
     /// Which of the verbs that share the turns this one is.
@@ -140,18 +138,16 @@ enum Joined<T: Grouped> {
 impl<T: Grouped> Group<T> {
     /// A verb that takes turns with the others that have been given the same.
     pub(super) fn new(database: &Database, turns: &Arc<Turns>) -> Self {
-        let (database, waker) = (database.clone(), database.clone());
-        let shared = Arc::new_cyclic(|own: &Weak<Shared<T>>| {
+        Self(Arc::new_cyclic(|own: &Weak<Shared<T>>| {
             let own = own.clone();
             let verb = turns.take_part(Arc::new(move || {
                 if let Some(shared) = own.upgrade() {
-                    Shared::wake(&shared, &waker);
+                    shared.wake();
                 }
             }));
             let queue = Queue { waiting: VecDeque::new(), waiting_of: HashMap::new(), lanes: 0 };
-            Shared { queue: Mutex::new(queue), turns: Arc::clone(turns), verb }
-        });
-        Self { database, shared }
+            Shared { database: database.clone(), queue: Mutex::new(queue), turns: Arc::clone(turns), verb }
+        }))
     }
 
     /// Has this item decided, together with others that wait.
@@ -161,13 +157,14 @@ impl<T: Grouped> Group<T> {
     /// `Overloaded` if too many wait; what went wrong with the statement.
     pub(super) async fn decide(&self, context: &Context, item: T) -> Answer<T::Verdict> {
         let item = Arc::new(item);
-        if !self.database.grouping() {
-            return send_all(&self.database, context.deadline, &[item]).await.pop().unwrap_or_else(lost);
+        let database = &self.0.database;
+        if !database.grouping() {
+            return send_all(database, context.deadline, &[item]).await.pop().unwrap_or_else(lost);
         }
-        let told = match self.join(context.deadline, &item)? {
+        let told = match self.0.join(context.deadline, &item)? {
             Joined::Waiting(told) => told,
             Joined::Alone(lane) => {
-                let answer = send_all(&self.database, context.deadline, &[item]).await.pop();
+                let answer = send_all(database, context.deadline, &[item]).await.pop();
                 drop(lane);
                 return answer.unwrap_or_else(lost);
             }
@@ -179,47 +176,47 @@ impl<T: Grouped> Group<T> {
             Err(_) => Err(Error::DeadlineExceeded("the statement that was to decide it did not end in time")),
         }
     }
+}
 
-    fn join(&self, deadline: Instant, item: &Arc<T>) -> Result<Joined<T>, Error> {
+impl<T: Grouped> Shared<T> {
+    fn join(self: &Arc<Self>, deadline: Instant, item: &Arc<T>) -> Result<Joined<T>, Error> {
         let account = item.account();
-        let mut queue = self.shared.queue();
-        if queue.lanes < LANES && queue.waiting.is_empty() && self.shared.turns.take_if_free(account) {
+        let mut queue = self.queue();
+        if queue.lanes < LANES && queue.waiting.is_empty() && self.turns.take_if_free(account) {
             queue.lanes += 1;
-            return Ok(Joined::Alone(self.shared.lane(&self.database, vec![account.clone()])));
+            return Ok(Joined::Alone(self.lane(vec![account.clone()])));
         }
         let of_account = queue.waiting_of.get(account).copied().unwrap_or(0);
         if queue.waiting.len() >= MAX_WAITING || of_account >= MAX_WAITING_OF_ACCOUNT {
             return Err(Error::Overloaded);
         }
         let (answer, told) = oneshot::channel();
-        let number = self.shared.turns.arrive(account, self.shared.verb);
+        let number = self.turns.arrive(account, self.verb);
         queue.waiting_of.insert(account.clone(), of_account + 1);
         queue.waiting.push_back(Place { item: Arc::clone(item), number, deadline, answer });
         drop(queue);
-        Shared::wake(&self.shared, &self.database);
+        self.wake();
         Ok(Joined::Waiting(told))
     }
-}
 
-impl<T: Grouped> Shared<T> {
     fn queue(&self) -> MutexGuard<'_, Queue<T>> {
         // Nothing between a lock and its release leaves the queue half changed.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A lane, with the accounts that it has in flight already.
-    fn lane(self: &Arc<Self>, database: &Database, accounts: Vec<Name>) -> Lane<T> {
+    fn lane(self: &Arc<Self>, accounts: Vec<Name>) -> Lane<T> {
         let begun = !accounts.is_empty();
-        Lane { shared: Arc::clone(self), database: database.clone(), accounts, begun, ended: false }
+        Lane { shared: Arc::clone(self), accounts, begun, ended: false }
     }
 
     /// Starts a lane if somebody waits and there may be another one. (Outside of the
     /// lock: a runtime that shuts down drops what is spawned at once, and with it the
     /// lane.)
-    fn wake(shared: &Arc<Self>, database: &Database) {
+    fn wake(self: &Arc<Self>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if shared.queue().add_lane() {
-            runtime.spawn(run_lane(shared.lane(database, Vec::new())));
+        if self.queue().add_lane() {
+            runtime.spawn(run_lane(self.lane(Vec::new())));
         }
     }
 }
@@ -233,7 +230,7 @@ async fn run_lane<T: Grouped>(mut lane: Lane<T>) {
         }
         let until = places.iter().map(|place| place.deadline).max().unwrap_or_else(Instant::now);
         let items: Vec<Arc<T>> = places.iter().map(|place| Arc::clone(&place.item)).collect();
-        let answers = send_all(&lane.database, until, &items).await;
+        let answers = send_all(&lane.shared.database, until, &items).await;
         lane.free();
         for (place, answer) in places.into_iter().zip(answers) {
             // Whoever asked may have gone.
@@ -247,7 +244,6 @@ async fn run_lane<T: Grouped>(mut lane: Lane<T>) {
 /// have come to wait.
 struct Lane<T: Grouped> {
     shared: Arc<Shared<T>>,
-    database: Database,
     accounts: Vec<Name>,
     /// Whether it has ever had anything to send.
     begun: bool,
@@ -290,7 +286,7 @@ impl<T: Grouped> Drop for Lane<T> {
             // One that has not even begun was dropped by a runtime that shuts down: so
             // would be its successor.
             if self.begun {
-                Shared::wake(&self.shared, &self.database);
+                self.shared.wake();
             }
         }
     }

@@ -112,14 +112,15 @@ impl Ledger {
     ///
     /// The world.
     pub async fn recognise(&self, context: &Context, secret: &str) -> Result<Option<Credential>, Error> {
-        if let Some(credential) = self.known.keys.get(&hash(secret)) {
+        let hash = hash(secret);
+        if let Some(credential) = self.known.keys.get(&hash) {
             return Ok(Some(credential));
         }
         let credential = self.authenticate(context, secret).await?;
         if let Some(credential) = &credential
             && credential.role == Role::Worker
         {
-            self.known.keys.insert(hash(secret), credential.clone());
+            self.known.keys.insert(hash, credential.clone());
         }
         Ok(credential)
     }

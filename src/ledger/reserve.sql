@@ -79,6 +79,13 @@ decided as materialized (
            ledger_clock() as at,
            policy_version_in_force() as policy_version
     from locked),
+-- Whose key has been revoked meanwhile takes no room from those behind it. (Asked in
+-- the select list, so that it is asked of rows that had the locks.)
+valid as materialized (
+    select l.n, l.key_id in (select void_keys($26)) is not true as valid
+    from look l
+    cross join decided d
+    where l.outcome = 'fits'),
 room as materialized (
     select c.n, c.period_id, c.enforcing, l.estimate, p.ends_at <= d.at as ended,
            room_of(c.enforcing, p.available, p.reserved) as room
@@ -92,7 +99,7 @@ admitted as materialized (
                         array_agg(r.estimate order by r.n, r.period_id),
                         array_agg(r.room order by r.n, r.period_id))) as n
     from room r
-    where r.n not in (select n from room where ended)
+    where r.n not in (select n from room where ended) and r.n in (select n from valid where valid)
     union all
     -- Nothing bounds it, and the policy says that nothing need.
     select l.n
@@ -102,7 +109,7 @@ decision as materialized (
     select l.n, l.estimate,
            case
                when l.outcome <> 'fits' then l.outcome
-               when l.key_id in (select void_keys($26)) then 'unauthenticated'
+               when l.n in (select n from valid where not valid) then 'unauthenticated'
                when d.policy_version <> $24 then 'policy_changed'
                when l.n in (select n from room where ended) then 'period_missing'
                when l.n in (select n from admitted) then 'admitted'
@@ -133,8 +140,8 @@ new_reservation as (
                              attempt_number, attempt_holder, attempt_token, lease_expires_at)
     select a.account, a.id, a.idempotency_key, a.request, a.operation, a.operation_revision, a.provider,
            a.enforcement, a.unit, a.member, a.provider_key,
-           coalesce(c.period_ids, '{}'), $24, a.estimate, a.reference, a.labels, a.actor, d.at, d.at, 'active', a.estimate, a.estimate,
-           1, a.holder, a.token, d.at + make_interval(secs => a.lease_seconds)
+           coalesce(c.period_ids, '{}'), $24, a.estimate, a.reference, a.labels, a.actor, d.at, d.at, 'active',
+           a.estimate, a.estimate, 1, a.holder, a.token, d.at + make_interval(secs => a.lease_seconds)
     from ask a
     join verdict v on v.n = a.n and v.outcome = 'admitted'
     left join charged c on c.n = a.n

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
@@ -96,6 +97,45 @@ async fn revoked_while_it_waits() {
     held.release().await;
     waiting.await.unwrap().problem(401, "unauthenticated");
     assert_eq!(service.books().await.periods, ["northstar daily : 100 90 10 0 0"]);
+}
+
+/// It takes no room then from those who are decided with it.
+#[tokio::test]
+async fn revoked_while_its_group_waits() {
+    const PERIOD: &str = "select from budget_period for update";
+    let service = service().await;
+    let (ledger, database) = (&service.ledger, &service.database);
+    let new = NewKey { name: None, role: Role::Worker, accounts: Accounts::All, expires_at: None };
+    let key = ledger.create_key(&context(), &new).await.unwrap().0.id;
+    ledger.reserve(&context(), &reserve("northstar", "first", "stream", "10")).await.unwrap();
+    let held = HeldLock::hold(database, PERIOD).await;
+    let (ahead, context) = (ledger.clone(), context());
+    let in_flight = tokio::spawn({
+        let context = context.clone();
+        async move { ahead.reserve(&context, &reserve("northstar", "in flight", "stream", "10")).await }
+    });
+    service.waiting_for_a_lock(1).await;
+    let next = tokio::spawn({
+        let database = database.clone();
+        async move { HeldLock::hold(&database, PERIOD).await }
+    });
+    service.waiting_for_a_lock(2).await;
+    // These two wait for the statement in flight, and then, together, for the lock.
+    let revoked = Context { key: Some(key), ..context.clone() };
+    let (one, two) = (reserve("northstar", "one", "stream", "80"), reserve("northstar", "two", "stream", "80"));
+    let mut one = Box::pin(ledger.reserve(&revoked, &one));
+    let mut two = Box::pin(ledger.reserve(&context, &two));
+    assert!(one.as_mut().now_or_never().is_none() && two.as_mut().now_or_never().is_none());
+    held.release().await;
+    let next = next.await.unwrap();
+    in_flight.await.unwrap().unwrap();
+    service.waiting_for_a_lock(1).await;
+    ledger.revoke_key(&context, key).await.unwrap();
+    next.release().await;
+    let (one, two) = tokio::join!(one, two);
+    assert!(matches!(one, Err(Error::Unauthenticated)), "{one:?}");
+    two.unwrap();
+    assert_eq!(service.books().await.periods, ["northstar daily : 100 0 100 0 0"]);
 }
 
 #[tokio::test]
