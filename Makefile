@@ -10,7 +10,7 @@ unexport DATABASE_URL
 .PHONY: help run test test-one-by-one replay bench check fmt clippy doc sqlx sqlx-check openapi postgres faketime
 
 help: ## Say what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 postgres: ## Install Postgres from the distribution if none is found
 	@scripts/install-postgres

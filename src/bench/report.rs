@@ -25,6 +25,9 @@ fn ratios(findings: &Findings) -> String {
     let count = |met| judged.clone().filter(|ratio| ratio.met == met).count();
     let (met, missed, unknown) = (count(Some(true)), count(Some(false)), count(None));
     let _ = writeln!(text, "Ratios: {met} met, {missed} missed, {unknown} not measured\n");
+    if findings.options.quick {
+        text.push_str("A quick run: it shows that everything works, and little else. The targets are not for it.\n\n");
+    }
     let _ = writeln!(text, "{:<8} {:>12} {:>12}  {:<20} what", "", "measured", "target", "rounds");
     for ratio in &findings.ratios {
         let _ = writeln!(
@@ -39,9 +42,6 @@ fn ratios(findings: &Findings) -> String {
         if let Some(note) = &ratio.note {
             let _ = writeln!(text, "{:<57}({note})", "");
         }
-    }
-    if findings.options.quick {
-        let _ = writeln!(text, "\nA quick run: it shows that everything works, and little else.");
     }
     text.push('\n');
     text

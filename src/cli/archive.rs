@@ -79,7 +79,7 @@ async fn check_all(url: &str, files: &[PathBuf]) -> Result<(), Failure> {
         }
     }
     if failed > 0 {
-        return Err(Failure::Failed(format!("{failed} of {} files are not as they were written", files.len())));
+        return Err(Failure::Failed(format!("{failed} of {} files could not be proven: see above", files.len())));
     }
     Ok(())
 }

@@ -77,7 +77,8 @@ enum Command {
     ///
     /// Prints what differs; exit code 1 if anything does. Streams in constant memory, as of one
     /// instant; safe on a running ledger. A budget period whose first entries are archived starts
-    /// from its newest checkpoint; `archive --check` proves the files.
+    /// from its newest checkpoint. What an archived file says, and the head of its chain, only
+    /// `archive --check` proves.
     Verify {
         #[command(flatten)]
         database: DatabaseArgs,

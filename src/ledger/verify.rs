@@ -59,9 +59,10 @@ pub async fn verify(url: &str, mut report: impl FnMut(&str)) -> Result<Verified,
 
 /// What a database can say by itself, one sentence a row. The first says where a
 /// column holds no number at all; what is computed from it is then not compared.
-const CHECKS: [&str; 10] = [
+const CHECKS: [&str; 11] = [
     include_str!("verify/numbers.sql"),
     include_str!("verify/checkpoints.sql"),
+    include_str!("verify/stretches.sql"),
     include_str!("verify/held_by_reservations.sql"),
     include_str!("verify/entries_of_reservations.sql"),
     include_str!("verify/reservation_versions.sql"),

@@ -141,8 +141,9 @@ async fn what_the_service_sends_again_is_not_a_repeat() {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        proxy.set(Weather::Down).await;
+        // The next connection is well, however long this takes.
         proxy.set(Weather::Fair).await;
+        proxy.cut_those_there_are();
         asking.await.unwrap().expect(201);
     }
     let books = service.books().await;

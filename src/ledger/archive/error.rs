@@ -15,7 +15,7 @@ pub enum ArchiveError {
     File(#[from] FileError),
     /// The months that were asked for have not all passed.
     #[error(
-        "the months before {asked} have not all passed, and for an hour, by the database's clock ({now}): \
+        "the months before {asked} have not all passed for at least an hour, by the database's clock ({now}): \
          only what has wholly passed can be archived"
     )]
     NotPassed {

@@ -30,7 +30,7 @@ pub enum FileError {
     #[error("{} is there and is another file: move it away, or archive to another directory", .0.display())]
     Another(PathBuf),
     /// The file is not the one that was archived.
-    #[error("{} is not the file that was archived: its SHA-256 is another. Nothing was dropped", .0.display())]
+    #[error("{} is not the file that was archived: its SHA-256 is another. What it stands for was not dropped", .0.display())]
     NotArchived(PathBuf),
 }
 

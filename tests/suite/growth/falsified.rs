@@ -149,3 +149,26 @@ async fn a_changed_byte_of_a_file_is_found() {
     let error = check(&spring.database().service_url, &other, |_| {}).await.unwrap_err();
     assert!(error.to_string().ends_with("no month was archived under this name"), "{error}");
 }
+
+/// Whatever was in it: calls that have all ended, or nothing at all.
+#[tokio::test]
+async fn a_month_that_was_taken_out_without_a_record_is_named() {
+    let spring = Spring::new().await;
+    spring.archive("2040-04").await;
+    spring.holds(4).await;
+    for table in ["journal_entry", "call", "refusal"] {
+        // The last month that is open ahead: it has no rows.
+        let newest = format!("select name from stretches('{table}') where name !~ '_later$' order by starts_at desc");
+        let month = spring.database().lines(&newest).await.remove(0);
+        let bounds = format!(
+            "select format('for values from (%s) to (%s)', bound_text('{table}', starts_at), bound_text('{table}', ends_at))
+             from stretches('{table}') where name = '{month}'"
+        );
+        let bounds = spring.database().lines(&bounds).await.remove(0);
+        spring.database().execute(&format!("alter table {table} detach partition {month}")).await;
+        let (_, said) = differences(spring.database()).await;
+        assert!(said.iter().any(|line| line.starts_with(&format!("{table} has no place for rows from"))), "{said:#?}");
+        spring.database().execute(&format!("alter table {table} attach partition {month} {bounds}")).await;
+        spring.holds(4).await;
+    }
+}

@@ -65,9 +65,14 @@ impl Proxy {
         }
     }
 
+    /// Cuts every connection that there is; those that are made meanwhile are well.
+    pub fn cut_those_there_are(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
     /// Cuts every connection that there is, and waits until they are gone.
     pub async fn cut(&self) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
+        self.cut_those_there_are();
         for _ in 0..1000 {
             if Arc::strong_count(&self.connections) == 1 {
                 return;
